@@ -25,7 +25,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
-from lexvl_anserini.ground.machine import find_home_folder
+from lexvl_anserini.ground.machine import expand_path, find_home_folder
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
 from lexvl_anserini.ground.registry import EXTRA_PACKAGES, CommandRow, Registry, describe_extra, import_home
 
@@ -75,6 +75,11 @@ def corpus_names() -> list[str]:
     families = [f"{family}:" if row.has_path else family for family, row in CORPORA.items()]
     return [*families, *(f"beir/{name}" for name in BEIR_ARCHIVES)]
 
+
+# Options whose values are texts, terms or ids, in which `~` is a character.
+TEXTS = frozenset(
+    {"--query", "--match", "--where", "--require", "--forbid", "--term", "--doc-id", "--query-id", "--example"}
+)
 
 # The sections of `lexvl --help`, in their order; those of plug-ins that name others come after them.
 SECTIONS = START, ENCODE, SEARCH, COMBINE, EVALUATE, DATASETS, ANALYSE = (
@@ -216,8 +221,26 @@ def make_app(command: Command, name: str | None = None, program: str | None = No
         example = f"{program} {arguments}"
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     # The \b keeps the example on one line; wrapped at a hyphen it would not run.
-    app.command(name=name, help=text, epilog=f"\b\nExample: {example}" if example else None)(command)
+    app.command(name=name, cls=HomeCommand, help=text, epilog=f"\b\nExample: {example}" if example else None)(command)
     return app
+
+
+class HomeCommand(TyperCommand):
+    """A command in whose paths a leading `~` is the home folder: a shell leaves it after an equals sign."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parses the arguments, with `~` expanded."""
+        return super().parse_args(ctx, list(expand_home(args)))
+
+
+def expand_home(arguments: Iterable[str]) -> Iterator[str]:
+    """The arguments of a command with the home folder in the place of a leading `~`; texts keep it."""
+    before = ""
+    for argument in arguments:
+        option, equals, value = argument.partition("=") if argument.startswith("--") else (before, "", argument)
+        expanded = option not in TEXTS and value.startswith("~")
+        yield f"{argument.removesuffix(value)}{expand_path(value)}" if expanded else argument
+        before = argument
 
 
 # Commands of older versions: the first version without each, and what there is instead.

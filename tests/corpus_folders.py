@@ -40,7 +40,7 @@ def coloured_coco(folder: Path) -> Path:
 def pack_text(path: Path, content: str | bytes) -> Path:
     """Writes a text, packed as the suffix says."""
     pack: Mapping[str, Any] = {".gz": gzip.compress, ".zst": lambda data: pa.compress(data, codec="zstd", asbytes=True)}
-    path.write_bytes(pack.get(path.suffix, bytes)(content if isinstance(content, bytes) else content.encode()))
+    path.write_bytes(pack.get(path.suffix.lower(), bytes)(content if isinstance(content, bytes) else content.encode()))
     return path
 
 

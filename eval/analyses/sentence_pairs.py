@@ -23,7 +23,7 @@ from lexvl_anserini.data.lines import load_function_words
 from lexvl_anserini.encoders.encoder import Encoder, encode_inputs
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json
-from lexvl_anserini.ground.machine import expand_path
+from lexvl_anserini.ground.machine import expand_path, split_path
 from lexvl_anserini.ground.progress import Progress, silent
 
 from .classes.class_sets import LISTS, read_rows
@@ -102,12 +102,12 @@ def load_sentence_pairs(source: str, data_dir: str | None = None) -> list[Senten
     """Pairs of a list, of COCO's annotations or of captions."""
     from lexvl_anserini.data.dataset import load_dataset
 
-    annotations, comma, images = source.partition(",")
+    annotations, images = split_path(source)
     path = expand_path(source)
     if path.suffix.lower() in LISTS:
         pairs = list(read_pairs(path))
-    elif annotations.endswith(".json") and not source.startswith("karpathy:"):
-        if not comma:
+    elif annotations.lower().endswith(".json") and not source.startswith("karpathy:"):
+        if not images:
             raise UsageError(f"{source} names no images; expected {source},IMAGES with the folder of its images")
         pairs = list(read_object_pairs(expand_path(annotations), expand_path(images)))
     else:
@@ -122,7 +122,7 @@ def read_pairs(path: Path) -> Iterator[SentencePair]:
     for where, (image, complete, partial) in read_rows(path, SentencePair._fields):
         if complete == partial:
             raise DataError(f"{where}: the two sentences are equal: {complete[:80]!r}")
-        yield SentencePair(str(path.parent / expand_path(image)), complete, partial)
+        yield SentencePair(str(path.parent / image), complete, partial)
 
 
 def read_object_pairs(annotations: Path, images: Path) -> Iterator[SentencePair]:

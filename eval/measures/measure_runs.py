@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
+from lexvl_anserini.data.lines import choose_files
 from lexvl_anserini.data.pictures.images import count_usable_cores
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import compute_sha256, disk_errors, exclusive, make_folder, read_json, write_json
@@ -354,7 +355,7 @@ def read_result(path: Path) -> StoredResult:
 
 def read_results(folder: Path) -> Iterator[StoredResult]:
     """The results of a folder, by file name."""
-    files = sorted(folder.glob("*.json"))
+    files = choose_files(folder, ".json")
     if not files:
         raise DataError(f"{folder}: no results; --results of score, table and similar commands writes some")
     yield from map(read_result, files)

@@ -25,7 +25,7 @@ from lexvl_anserini.encoders.checkpoints.find import (
     list_names,
 )
 from lexvl_anserini.ground.errors import LexvlError
-from lexvl_anserini.ground.machine import expand_path, find_package
+from lexvl_anserini.ground.machine import expand_path, find_package, split_path
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import CorpusRef
 
@@ -425,7 +425,7 @@ def describe_needed_corpus(part: RowPart, place: Workplace) -> Need:
         origin = f"of the dense model that the head was trained on; {how}"
         return Need("data", f"vectors of {part.data}", False, origin, public=False)
     if ref.name.startswith(STORED):
-        where = ref.name.removeprefix(STORED).partition(",")[0]
+        where, _ = split_path(ref.name.removeprefix(STORED))
         here = expand_path(where).is_dir()
         return Need("data", ref.name, here, HUB, fetchable=not where.startswith(("/", ".", "~")))
     if ref.name.startswith("beir/"):

@@ -51,6 +51,7 @@ class Dataset:
         passages: the rule by which documents are passages of texts (`PassageRule`); None for whole documents.
         placed: the documents from a place of their file on, each with its place; None where no file has places, so that
             the documents before one have to be read.
+        folder: the folder of which every text is a document; None for other corpora.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Dataset:
     scores: Callable[[], Iterator[TeacherScore]] | None = None
     passages: str | None = None
     placed: Callable[[LinePlace], Iterator[tuple[LinePlace, Document]]] | None = None
+    folder: Path | None = None
 
     @classmethod
     def of(

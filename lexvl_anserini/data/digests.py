@@ -23,7 +23,6 @@ from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.data.lines import FileState, read_file_state
 from lexvl_anserini.data.pictures.archives import MEMBER, find_page, open_archive
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.machine import expand_path
 
 MEMORY = "digests.sqlite3"
 RACY_NS = 2 * 10**9  # a file that changed less than this time ago can change again without a trace in its times
@@ -121,9 +120,9 @@ def _find_source(reference: str) -> _Source:
     if page := find_page(reference):
         return _find_source(page.file)
     if match := MEMBER.fullmatch(reference):
-        path = expand_path(match["archive"])
+        path = Path(match["archive"])
         return _Source(path, match["member"], open_archive(path).place(match["member"]))
-    return _Source(expand_path(reference))
+    return _Source(Path(reference))
 
 
 def _make_key(source: _Source, state: FileState) -> bytes:

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import orjson
 
-from lexvl_anserini.ground.errors import DataError, refuse_packed
+from lexvl_anserini.ground.errors import DataError, refuse_packed, refuse_pointer
 
 BOM = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"
@@ -58,14 +58,16 @@ def get_plain_suffix(path: Path) -> str:
 
 def remove_packing(name: str) -> str:
     """The name of a file without the suffix of its compression."""
-    return name.removesuffix(".gz").removesuffix(".zst")
+    return name[: -len(Path(name).suffix)] if Path(name).suffix.lower() in PACKED else name
 
 
 def open_packed(path: Path) -> BinaryIO:
     """Opens a plain, gzip or Zstandard file; reading a damaged one raises one of `DAMAGED_GZIP`, or OSError."""
-    if path.suffix == ".gz":
+    refuse_pointer(path)
+    packing = path.suffix.lower()
+    if packing == ".gz":
         return cast(BinaryIO, gzip.open(path, "rb"))
-    if path.suffix == ".zst":
+    if packing == ".zst":
         from pyarrow import input_stream
 
         return cast(BinaryIO, io.BufferedReader(input_stream(str(path), compression="zstd")))
@@ -232,6 +234,27 @@ class LeftOut:
             names = ", ".join(map(printable, self._names[reason])) + (", ..." if count > NAMED else "")
             level = logging.INFO if reason == HIDDEN else logging.WARNING
             log_once(f"{printable(where)}: skipped, {reason}: {count:,} ({names})", level)
+
+
+# Suffixes of archives that are not read in place.
+PACKED_ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst", ".zip")
+
+
+def choose_files(folder: Path, suffix: str, pattern: str = "*", left_out: Sequence[str] = ()) -> list[Path]:
+    """The files of a folder by a suffix in any case, sorted; hidden ones and `left_out` are counted and named."""
+    files, others = [], LeftOut()
+    for path in sorted(folder.glob(pattern)):
+        name, ends = path.relative_to(folder).as_posix(), path.name.lower().endswith
+        if not ends((suffix, *left_out)) or not path.is_file():
+            continue
+        if "/." in f"/{name}":
+            others.add(HIDDEN, name)
+        elif ends(suffix):
+            files.append(path)
+        else:
+            others.add(f"no uncompressed {suffix[1:].upper()} (unpack it)", name)
+    others.log(str(folder))
+    return files
 
 
 @cache

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.data.lines import FileState, read_file_state
-from lexvl_anserini.ground.errors import DataError, LexvlError
+from lexvl_anserini.ground.errors import DataError, LexvlError, refuse_pointer
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray, Schema
@@ -73,6 +73,7 @@ def raise_parquet_errors(path: Path, failure: Failure) -> Iterator[None]:
     except LexvlError:
         raise
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as problem:
+        refuse_pointer(path, error=failure.error)
         reason = " ".join(str(problem).split())[:SHOWN] or type(problem).__name__
         raise failure.error(f"{path}: not readable as parquet ({reason}); {failure.remedy}") from problem
 

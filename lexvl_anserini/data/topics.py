@@ -57,7 +57,7 @@ def is_topics_file(name: str) -> bool:
     """Whether the name of topics is a file instead of a dataset."""
     if Path(name).is_file():
         return True
-    if Path(name).suffix in _FILE_SUFFIXES:
+    if Path(name).suffix.lower() in _FILE_SUFFIXES:
         raise DataError(f"{name}: no such file")
     return False
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 LONGEST_REASON = 200  # characters of another library's message that an error line keeps
@@ -102,3 +104,15 @@ def refuse_packed(path: Any, head: bytes, error: type[LexvlError]) -> None:
     for kind, start in {"gzip": b"\x1f\x8b", "Zstandard": b"\x28\xb5\x2f\xfd"}.items():
         if head.startswith(start):
             raise error(f"{path}: packed by {kind}, which its name does not say; unpack it, or give it the suffix")
+
+
+POINTER = b"version https://git-lfs"
+
+
+def refuse_pointer(where: Path | str, start: bytes | None = None, error: type[LexvlError] = DataError) -> None:
+    """Refuses a file, by its path or its first bytes, that is what a clone without git-lfs has in its place."""
+    if start is None and Path(where).is_file():  # of a pipe, nothing is read
+        with suppress(OSError), open(where, "rb") as source:
+            start = source.read(len(POINTER))
+    if start and start.startswith(POINTER):
+        raise error(f"{where}: a pointer of Git LFS in the place of the file; git lfs pull fetches it")

@@ -19,7 +19,7 @@ from typing import IO, Any, BinaryIO, cast
 
 import orjson
 
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, refuse_packed
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError, refuse_packed, refuse_pointer
 
 # Errors of an output that cannot be written for a reason other than space: permissions, or a file of the same name.
 UNWRITABLE = frozenset(
@@ -324,6 +324,12 @@ def new_folder(folder: Path) -> Iterator[Path]:
         _replace(part, folder)
 
 
+def refuse_inside(output: Path, folder: Path, what: str) -> None:
+    """Refuses to write into a folder whose files are read."""
+    if output.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"{output}: it is in {folder}, among {what}; name a folder outside")
+
+
 def clear_remains(path: Path) -> None:
     """Removes what a killed process left beside a file or folder, unless another process is writing it.
 
@@ -378,10 +384,10 @@ def open_gzip(out: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
 
     gzip has neither time stamp nor name: equal contents give equal bytes.
     """
-    if suffix == ".gz":
+    if suffix.lower() == ".gz":
         with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as stream:
             yield cast(BinaryIO, stream)
-    elif suffix == ".zst":
+    elif suffix.lower() == ".zst":
         from pyarrow import output_stream
 
         # pyarrow closes the file that it writes to; `out` stays open.
@@ -410,6 +416,7 @@ def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) ->
             raise error(f"{path}: no {what} (not a regular file)")
         content = path.read_bytes()
         refuse_packed(path, content, error)
+        refuse_pointer(path, content, error)
         data = orjson.loads(content)
     except OSError as problem:
         raise error(f"{path}: no {what} ({problem.strerror or problem})") from problem

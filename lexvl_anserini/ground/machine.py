@@ -161,11 +161,21 @@ def find_home_folder() -> Path:
 
 def expand_path(path: str | Path) -> Path:
     """A path whose first part `~` is the home folder, and `~name` that of a user; the path itself for no such user."""
+    if not str(path).startswith("~"):
+        return Path(path)  # of `./~`, a path keeps `~` alone
     try:
         return Path(path).expanduser()
     except RuntimeError:
         first, *others = Path(path).parts
         return find_home_folder().joinpath(*others) if first == "~" else Path(path)
+
+
+def split_path(text: str) -> tuple[str, str]:
+    """What a name means by `PATH,REST`: the comma after the longest path that exists, else the first."""
+    parts = text.split(",")
+    ends = (end for end in range(len(parts), 0, -1) if expand_path(",".join(parts[:end])).exists())
+    end = next(ends, 1)
+    return ",".join(parts[:end]), ",".join(parts[end:])
 
 
 def cache_folder() -> Path:

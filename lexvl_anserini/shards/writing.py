@@ -37,6 +37,7 @@ from lexvl_anserini.ground.files import (
     name_part,
     publish,
     read_json,
+    refuse_inside,
 )
 from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.manifest import (
@@ -102,6 +103,8 @@ def write_impacts(
     """
     check_arguments(dataset, model, output, batch_size)
     output, policy = Path(output), OnError(on_error)
+    if dataset.folder:
+        refuse_inside(output, dataset.folder, "the documents")
     reading = WholeCorpus(dataset, part) if part is None or isinstance(part, Part) else part(dataset)
     layout = (layout or Layout()).fit_kind(model.kind)
     with FileDigests() as files:

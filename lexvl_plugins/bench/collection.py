@@ -81,7 +81,7 @@ def write(
         # The name states the contents, so that a folder that is kept can hold several.
         path = Path(folder) / f"{law['name']}-{shape.terms}-{documents}-{seed}.{shard_format}"
         vectors.write_synthetic(path, shape, documents, seed, shard_format)
-    elif path.suffix == MATRIX:
+    elif path.suffix.lower() == MATRIX:
         path = Path(folder) / f"{path.name}.parquet"
         vectors.write_matrix(path, Path(shards))
     manifest = read_manifest(path)
@@ -92,7 +92,7 @@ def write(
         chosen = vectors.draw_queries(shape, **drawn)
     elif queries is None:
         chosen = vectors.draw_from_pool(read_impacts(path, manifest, vocabulary), **drawn)
-    elif queries.endswith(MATRIX):
+    elif queries.lower().endswith(MATRIX):
         matrix = vectors.read_impact_matrix(Path(queries))
         if matrix.shape[1] != len(vocabulary):
             raise UsageError(f"{queries}: {matrix.shape[1]:,} columns, {path} has {len(vocabulary):,} terms")

@@ -16,11 +16,11 @@ import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.data.checks import SeenIds
-from lexvl_anserini.data.lines import get_plain_suffix, remove_packing
+from lexvl_anserini.data.lines import choose_files, get_plain_suffix, remove_packing
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.files import clear_remains, compute_sha256, new_folder
+from lexvl_anserini.ground.files import clear_remains, compute_sha256, new_folder, refuse_inside
 from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.manifest import (
     NO_ENCODER,
@@ -110,8 +110,7 @@ def compute_digest(source: Path) -> str:
         raise DataError(f"{source}: no such file")
     if not source.is_dir():
         return compute_sha256(source)
-    files = sorted(path for path in source.rglob("*") if path.is_file())
-    names = (f"{path.relative_to(source)} {compute_sha256(path)}\n" for path in files)
+    names = (f"{path.relative_to(source)} {compute_sha256(path)}\n" for path in choose_files(source, "", "**/*"))
     return sha256("".join(names).encode()).hexdigest()
 
 
@@ -135,6 +134,8 @@ def import_file(
     if suffix not in READERS or not suffix and not source.is_dir():
         known = ", ".join(filter(None, READERS))
         raise UsageError(f"{source}: expected a file in {known}, plain or compressed, or a folder of JSON lines")
+    if source.is_dir():
+        refuse_inside(output, source, "its vectors")
     reader = partial(READERS[suffix], source, span=settings.layout.shard_size, escape_ids=settings.escape_ids)
     if suffix in MATRICES:
         stored = Vocabulary.read(settings.vocabulary) if settings.vocabulary else None

@@ -16,8 +16,8 @@ import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.data.checks import check_id, show_id
-from lexvl_anserini.data.lines import Line, get_plain_suffix, parse_object, read_lines
-from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError, describe_error
+from lexvl_anserini.data.lines import Line, choose_files, get_plain_suffix, parse_object, read_lines
+from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError, describe_error, refuse_pointer
 from lexvl_anserini.ground.manifest import MANIFEST
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.ground.quantise import compute_row_max
@@ -41,7 +41,7 @@ def list_files(source: Path) -> list[Path]:
         return [source]
     if (source / MANIFEST).is_file():
         raise UsageError(f"{source}: has a {MANIFEST}, so these are encoded documents already; index them")
-    files = sorted(path for path in source.rglob("*") if path.is_file() and not path.name.startswith("."))
+    files = choose_files(source, "", "**/*")
     if other := [path for path in files if get_plain_suffix(path) not in JSON_LINES]:
         raise DataError(f"{other[0]}: no JSON lines ({len(other)} such files); expected .jsonl or .json, also packed")
     return files
@@ -169,8 +169,9 @@ def _build_shard(rows: sparse.csr_matrix, ids: Any, texts: Any, metadata: Any, i
 
 def read_matrix(source: Path) -> sparse.csr_matrix:
     """Reads a matrix, .npz of scipy or .pt of torch, as CSR; weights of one place are summed, integers as int64."""
+    refuse_pointer(source)
     try:
-        matrix = sparse.load_npz(source) if source.suffix == ".npz" else _read_tensor(source)
+        matrix = sparse.load_npz(source) if source.suffix.lower() == ".npz" else _read_tensor(source)
         if matrix.format in ("csr", "csc", "bsr"):  # the constructors of the others check
             matrix.check_format(full_check=True)
         if np.issubdtype(matrix.dtype, np.integer):

@@ -24,10 +24,15 @@ from lexvl_eval.score import make_judged_command
 from lexvl_anserini.cli import run
 from lexvl_anserini.data.checks import check_id, check_qrel
 from lexvl_anserini.data.dataset import Dataset, choose_direction, data_root
-from lexvl_anserini.data.lines import log_once
-from lexvl_anserini.data.parquet import find_picture_column, list_plain_columns, read_rows, read_schema
+from lexvl_anserini.data.lines import choose_files, log_once
+from lexvl_anserini.data.parquet import (
+    find_picture_column,
+    list_plain_columns,
+    read_rows,
+    read_schema,
+)
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.machine import expand_path
+from lexvl_anserini.ground.machine import expand_path, split_path
 from lexvl_anserini.ground.records import CorpusRef, Document, Qrel, Topic
 
 if TYPE_CHECKING:
@@ -78,7 +83,8 @@ def load_vidore(ref: CorpusRef) -> Dataset:
 def find_folder(ref: CorpusRef) -> tuple[Path, str | None]:
     """The folder of a data set and the language of its topics; None for all."""
     separator = ref.name[len(FAMILY) : len(FAMILY) + 1]
-    path, _, language = ref.name[len(FAMILY) + 1 :].partition(",")
+    named = ref.name[len(FAMILY) + 1 :]
+    path, language = split_path(named) if separator == ":" else named.partition(",")[::2]
     if not path:
         raise UsageError(f"{ref.name!r} names no pages; expected {FAMILY}:<folder> or {FAMILY}/<name>")
     where = expand_path(path) if separator == ":" else data_root(ref.data_dir) / FAMILY / path
@@ -92,7 +98,7 @@ def find_tables(where: Path, split: str, language: str | None = None) -> PageTab
     """The tables of a split, and of a language where its name begins that of a folder; others are named in the log."""
     kinds: dict[str, list[Path]] = {kind: [] for kind in (*PageTables._fields[1:], "others")}
     splits: set[str] = set()
-    paths = sorted(where.rglob("*.parquet"))
+    paths = choose_files(where, ".parquet", "**/*")
     own = [path for path in paths if language and path.parent.name.startswith(f"{language}-")]
     for path in own or paths:
         named = _OF_SPLIT.fullmatch(path.stem)

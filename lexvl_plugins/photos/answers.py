@@ -17,6 +17,7 @@ from lexvl_eval.sheet import DEFAULT_HITS
 from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.lines import printable
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.files import refuse_inside
 from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.queries.clauses import build_clause
 from lexvl_anserini.queries.query_source import build_typed_topic
@@ -66,8 +67,7 @@ class AskOptions:
             raise UsageError("a query is empty; give words in quotes, or no query to bring the index up to date")
         place = expand_path(folder).resolve()
         album = self.output or choose_album(place, Path.cwd(), albums)
-        if album.resolve().is_relative_to(place):
-            raise UsageError(f"--output {album}: it is in {place}, among the {documents}; name a folder outside")
+        refuse_inside(album, place, f"the {documents}")
         return place, album
 
     def answer(self, index: Index, model: Encoder) -> list[TypedAnswer]:

@@ -19,7 +19,7 @@ from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.data.pictures.archives import find_file
-from lexvl_anserini.data.pictures.images import decode_image
+from lexvl_anserini.data.pictures.images import decode_image, keep_pixels
 from lexvl_anserini.ground.errors import DataError, LexvlError
 from lexvl_anserini.ground.records import Document
 from lexvl_plugins.serve import limits
@@ -211,7 +211,7 @@ class Recent:
 
 def scale(picture: Image, side: int, lossless: int = LOSSLESS) -> EncodedPicture:
     """A picture as bytes, at most `side` pixels wide and high; what the file holds besides pixels is left out."""
-    copy, out = picture.copy(), io.BytesIO()
+    copy, out = keep_pixels(picture.copy()), io.BytesIO()
     copy.thumbnail((side, side))
     kind = "PNG" if max(copy.size) <= lossless else "JPEG"
     copy.save(out, format=kind, quality=85)  # PNG has no quality

@@ -39,7 +39,7 @@ from lexvl_anserini.encoders.parts.tokens import list_token_strings
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.resident.packing import read_vectors
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import new_folder, write_json
+from lexvl_anserini.ground.files import new_folder, refuse_inside, write_json
 from lexvl_anserini.ground.manifest import expect_lexical
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import CsrRows, Quantiser
@@ -311,8 +311,7 @@ def find_bag_mode(encoder: str) -> dict[str, str]:
 
 def _check_place(site: Path, index: Path, overwrite: bool) -> None:
     """Refuses a folder that must not be replaced."""
-    if site.resolve().is_relative_to(index.resolve()):
-        raise UsageError(f"{site}: in the folder of the index; name a folder outside")
+    refuse_inside(site, index, "the files of the index")
     if not site.exists() or (site.is_dir() and not any(site.iterdir())):
         return
     if not (site / MARK).is_file():

@@ -138,6 +138,14 @@ def test_dataclasses_are_expanded_in_place() -> None:
     assert "Shows its options." in shown and "A path." in shown and "Example: toy a --path b" in shown
 
 
+def test_a_home_folder_is_expanded_in_paths_and_not_in_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/of/a")
+    arguments = ["~/sh", "--output=~/i", "--run", "~/r", "b/~", "--set=k=~/x", "--query", "~/q", "--where=~/w"]
+    expected = ["/of/a/sh", "--output=/of/a/i", "--run", "/of/a/r", *arguments[4:]]
+    assert list(cli.expand_home(arguments)) == expected
+    assert CliRunner().invoke(make_app(toy), ["a", "--path=~/b"]).exit_code == 0 and seen[1].path == "/of/a/b"
+
+
 def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return run_process([sys.executable, *arguments], cwd=ROOT, env={**os.environ, "COLUMNS": "80", **variables})
 

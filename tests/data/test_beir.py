@@ -255,6 +255,11 @@ def test_of_a_plain_and_a_packed_file_the_packed_one_is_named(tmp_path, caplog):
     assert caplog.messages == [
         f"{folder}/{name}.gz: skipped, {name} beside it is read" for name in ("corpus.jsonl", "queries.jsonl")
     ]
+    (folder / "corpus.jsonl").unlink()
+    (folder / "corpus.jsonl.gz").rename(folder / "corpus.jsonl.GZ")
+    (folder / "qrels" / "test.tsv").rename(folder / "qrels" / "test.TSV")
+    data = load_dataset(f"beir:{folder}")
+    assert [d.doc_id for d in data.documents()] == ["other"] and list(data.qrels())
 
 
 @pytest.mark.parametrize("suffix", [".tsv.gz", ".tsv.zst", ".jsonl", ".jsonl.gz"])

@@ -126,12 +126,20 @@ def test_where_pictures_are_found(tmp_path, images, files, found):
         assert [document.image for document in documents] == [f"{tmp_path}/coco/{files[place]}" for place in found]
 
 
-def test_images_in_several_tars(tmp_path):
+def test_images_in_several_tars(tmp_path, caplog):
     root = karpathy_folder(tmp_path, "coco", TINY, pictures=False)
     tar_of(tmp_path / "coco" / "one.tar", {"deep/down/1.jpg": b""})
-    tar_of(tmp_path / "coco" / "two.tar", {"./2.jpg": b""})
+    tar_of(tmp_path / "coco" / "two.TAR", {"./2.jpg": b""})
     found = [document.image for document in load_dataset("coco", data_dir=root).documents()]
-    assert found == [f"{tmp_path}/coco/one.tar::deep/down/1.jpg", f"{tmp_path}/coco/two.tar::2.jpg"]
+    assert found == [f"{tmp_path}/coco/one.tar::deep/down/1.jpg", f"{tmp_path}/coco/two.TAR::2.jpg"]
+    caplog.set_level("INFO")
+    for name in ("._one.tar", "b.tar.gz", "a.TGZ"):
+        (tmp_path / "coco" / name).write_bytes(b"")
+    assert [document.image for document in load_dataset("coco", data_dir=root).documents()] == found
+    assert caplog.messages == [
+        f"{tmp_path}/coco: skipped, hidden: 1 (._one.tar)",
+        f"{tmp_path}/coco: skipped, no uncompressed TAR (unpack it): 2 (a.TGZ, b.tar.gz)",
+    ]
 
 
 @pytest.mark.parametrize("name", ["coco", "flickr30k", "flickr8k"])
@@ -178,22 +186,32 @@ def karpathy(tmp_path, text):
 
 def test_other_keys_blanks_and_unicode(tmp_path):
     record = image(1, texts=(" Käse 日本 \n",), filepath="val2014")
-    text = '\ufeff { "info" : {"images": []} ,\n "images" : [ ' + json.dumps(record) + " ] , 3"
+    text = '\ufeff { "info" : {"images": []} ,\n "images" : [ ' + json.dumps(record) + " ] }\n"
     expected = CaptionedImage("1", "test", "val2014/1.jpg", (Caption("10", "Käse 日本"),))
     assert karpathy(tmp_path, text) == [expected]
+
+
+def coco(annotation):
+    return f'{{"images": [{{"id": 1, "file_name": "1.jpg"}}], "annotations": [{annotation}]}}'
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "malformed JSON .*expected '{'"),
-        ('{"images": [', "malformed JSON"),
+        ("", "malformed JSON .*Expecting value"),
         ('{"images": [{"imgid": 1,}]}', "malformed JSON .*line 1 column"),
-        ('{"images": [{} {}]}', "image 1 .*: no 'split'; keys found: none"),
-        ('{"dataset": "x"}', "no 'images' in it; expected Karpathy's"),
+        ('{"images": []} {}', "malformed JSON .*Extra data"),
+        ('{"images": [], "images": []}', "malformed JSON .*a key of images comes twice"),
+        ('{"images": [{}]}', "image 1 .*: no 'split'; keys found: none"),
+        ('{"dataset": "x"}', "no 'images'; keys found: dataset"),
         ('{"images": []}', "no image in it"),
+        ('[{"image": "1.jpg", "caption": "a"}, 3]', "row 2: 3 is not an object"),
+        ('[{"image": "1.jpg", "question": "a"}]', "row 1: no 'caption'; keys found: image, question"),
+        (coco('{"image_id": 1, "bbox": []}'), "annotation 1: no 'caption'; keys found: image_id, bbox"),
+        (coco('{"image_id": 2, "id": 1, "caption": "a"}'), "annotation 1: image_id 2 is of no image"),
+        ('{"images": [{"id": 1, "file_name": "1"}, {"id": 1, "file_name": "2"}], "annotations": []}', "id 1 occurs"),
         ('{"images": [3]}', "image 1: 3 is not an object"),
-        ('{"images": {}}', r"malformed JSON .*expected '\['"),
+        ('{"images": {}}', "'images' is not a list"),
         (b'{"images": "\xff"}', "not valid UTF-8"),
         (json.dumps({"images": [image(1, split=3)]}), r"image 1 \(1\.jpg\): 'split' is 3, expected a string"),
         (json.dumps({"images": [image(1), image(2, sentences=4)]}), r"image 2 \(2\.jpg\): 'sentences' is not a list"),
@@ -205,6 +223,36 @@ def test_malformed_files(tmp_path, text, problem):
     with pytest.raises(DataError, match=problem) as told:
         karpathy(tmp_path, text)
     assert str(told.value).startswith(str(tmp_path))
+
+
+PAIRS = [{"image": "val2014/7.jpg", "caption": ["a", "b"]}, {"image": "2.jpg", "caption": "c"}]
+COCO = {
+    "annotations": [{"image_id": 7, "id": 8, "caption": "a"}, {"image_id": 7, "id": 3, "caption": "b"}],
+    "images": [{"id": 7, "file_name": "7.jpg", "license": 1}],
+}
+
+
+FIRST = ("0", "val2014/7.jpg", {"0": "a", "1": "b"})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "split", "images"),
+    [
+        ("coco_karpathy_test", PAIRS, "test", [FIRST, ("1", "2.jpg", {"2": "c"})]),
+        ("train", [*PAIRS, PAIRS[1]], "train", [FIRST, ("1", "2.jpg", {"2": "c", "3": "c"})]),
+        ("captions_val2014", COCO, "val", [("7", "7.jpg", {"8": "a", "3": "b"})]),
+    ],
+)
+def test_lists_of_blip_and_annotations_of_coco_are_of_one_split(tmp_path, caplog, name, content, split, images):
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps(content))
+    found = [(one.image_id, one.file, {c.caption_id: c.text for c in one.captions}) for one in read_karpathy(path)]
+    assert found == images
+    data = load_dataset(f"karpathy:{path}", direction="text-to-text")
+    assert data.split == split and [document.doc_id for document in data.documents()] == [one[0] for one in images]
+    assert ("papers measure the splits of Karpathy's" in caplog.text) is (content is COCO)
+    with pytest.raises(DataError, match=f"no image of split 'dev'; splits there: {split}"):
+        load_dataset(f"karpathy:{path}", "dev")
 
 
 def test_ids_that_come_twice(tmp_path):

@@ -7,10 +7,16 @@ import pytest
 from PIL import Image
 
 from lexvl_anserini.data.checks import check_corpus
+from lexvl_anserini.data.corpora.captioned import read_captioned_images
 from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.lines import read_lines
+from lexvl_anserini.data.parquet import read_schema
+from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import open_image
+from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
+from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.records import CorpusRef, Document
 
 
@@ -43,12 +49,6 @@ def test_images_with_and_without_captions(tmp_path):
     assert documents(tmp_path) == [
         Document(name, text=text, image=f"{tmp_path}/{name}") for name, text in expected.items()
     ]
-
-
-@pytest.mark.parametrize("suffix", ["jfif", "jpe", "JP2", "ppm", "avif", "tga"])
-def test_whatever_picture_can_be_read_is_a_document(tmp_path, suffix):
-    folder_of(tmp_path, **{f"a_DOT_{suffix}": b"-", "a_DOT_txt": b"its caption"})
-    assert [(doc.doc_id, doc.text) for doc in documents(tmp_path)] == [(f"a.{suffix}", "its caption")]
 
 
 def test_what_is_left_out_is_counted_once(tmp_path, caplog):
@@ -100,10 +100,12 @@ def test_a_path_is_no_corpus_but_names_one(tmp_path):
     assert [document.doc_id for document in load_dataset(f"pictures:{tmp_path}").documents()] == ["a.jpg"]
 
 
-def test_captions_are_named_exactly_as_their_pictures(tmp_path):
-    folder_of(tmp_path, a_DOT_Jpg=b"-", a_DOT_txt=b"a caption", b_DOT_jpg=b"-", b_DOT_TXT=b"a text")
+def test_captions_are_named_as_their_pictures_with_suffixes_in_any_case(tmp_path, caplog):
+    folder_of(tmp_path, a_DOT_Jpg=b"-", a_DOT_txt=b"a caption", b_DOT_jpg=b"-", b_DOT_TXT=b"its", B_DOT_txt=b"a text")
+    (tmp_path / "b.jpg.TXT").symlink_to("b.TXT")
     found = [(doc.doc_id, doc.text) for doc in documents(tmp_path)]
-    assert found == [("a.Jpg", "a caption"), ("b", "a text"), ("b.jpg", None)]
+    assert found == [("B", "a text"), ("a.Jpg", "a caption"), ("b.jpg", "its")]
+    assert not any("second caption" in message for message in caplog.messages)
 
 
 def test_a_tar_is_read_as_the_folder_it_was_made_of(tmp_path):
@@ -235,6 +237,21 @@ def test_of_two_captions_the_second_is_named(tmp_path, caplog):
     folder_of(tmp_path, a_DOT_jpg=b"x", a_DOT_txt=b"one", a_DOT_jpg_DOT_txt=b"two")
     assert [doc.text for doc in documents(tmp_path)] == ["one"]
     assert caplog.messages == [f"{tmp_path}: skipped, a second caption of an image: 1 (a.jpg.txt)"]
+
+
+def test_a_pointer_of_git_lfs_is_named_with_its_remedy(tmp_path):
+    readers = {"a.jpg": open_image, "a.tar": open_archive, "a.parquet": read_schema}
+    readers |= {"a.jsonl.gz": lambda path: next(read_lines(path)), "a.json": lambda path: read_json(path, "vocabulary")}
+    readers |= {"b.json": lambda path: read_captioned_images(path, "test"), "a.txt": lambda _: documents(tmp_path)}
+    readers |= {
+        "a.safetensors": lambda _: find_checkpoint(f"{tmp_path}"),
+        "b.pt": lambda path: find_checkpoint(f"{path}"),
+    }
+    for name, read in readers.items():
+        (tmp_path / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n")
+        with pytest.raises(LexvlError, match=f"{name}: a pointer of Git LFS .*; git lfs pull fetches it"):
+            read(tmp_path / name)
+        (tmp_path / name).unlink()
 
 
 HEIC = b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic"

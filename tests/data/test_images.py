@@ -12,13 +12,17 @@ import numpy as np
 import pytest
 from corpus_folders import tar_of
 from PIL import Image, features
+from PIL.PngImagePlugin import PngInfo
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
+from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import (
     AHEAD,
     FAIL,
     OnError,
     count_usable_cores,
+    decode_image,
     list_image_suffixes,
     open_image,
     read_images,
@@ -60,6 +64,19 @@ def test_a_path_a_string_a_pil_image_and_a_member_are_the_same_picture(tmp_path)
         assert (pixels(reference) == expected).all()
 
 
+def test_a_tilde_in_the_name_of_a_picture_is_a_character(tmp_path, monkeypatch):
+    for folder, colour in (("~", RED), ("home", BLUE)):
+        (tmp_path / folder).mkdir()
+        path = saved(tmp_path / folder, Image.new("RGB", (1, 1), colour))
+        tar_of(tmp_path / folder / "b.tar", {"a.png": path.read_bytes()})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for reference in ("~/a.png", "~/b.tar::a.png"):
+        assert pixels(reference).tolist() == [[list(RED)]]
+        digests = FileDigests(tmp_path / "memory")
+        assert digests.of(reference) == digests.of(str(tmp_path / reference))
+
+
 @pytest.mark.parametrize(("mode", "colour"), [("RGBA", (255, 0, 0, 10)), ("RGB", RED)])
 def test_a_pil_image_is_not_changed(mode, colour):
     image = Image.new(mode, (2, 2), colour)
@@ -79,6 +96,23 @@ def test_exif_orientation(tmp_path, orientation, corner):
     seen = pixels(path)
     assert seen.shape[:2] == ((32, 64) if orientation < 5 else (64, 32))
     assert np.abs(seen[1, 1].astype(int) - corner).max() < 20
+
+
+def test_nothing_but_pixels_is_kept():
+    """Each kind of metadata that Pillow writes in a format."""
+    exif, text, tags = Image.Exif(), PngInfo(), ImageFileDirectory_v2()
+    exif[0x010E] = tags[0x010E] = "12.345 N"
+    text.add_text("Comment", "12.345 N")
+    values = dict.fromkeys(("comment", "icc_profile", "xmp"), b"12.345 N") | {"exif": exif}
+    values |= {"pnginfo": text, "tiffinfo": tags}
+    keys = {"JPEG": "exif comment icc_profile xmp", "MPO": "exif comment icc_profile", "GIF": "comment"}
+    keys |= {"PNG": "exif icc_profile pnginfo", "TIFF": "exif icc_profile tiffinfo", "WEBP": "exif icc_profile xmp"}
+    keys |= {"AVIF": "exif icc_profile xmp"} if features.check("avif") else {}
+    for kind, key in ((kind, key) for kind, named in keys.items() for key in named.split()):
+        data = stored(Image.new("RGB", (4, 4), RED), kind, **{key: values[key]})
+        for picture in (decode_image(io.BytesIO(data), "a"), open_image(Image.open(io.BytesIO(data)))):
+            assert (picture.info, dict(picture.getexif())) == ({}, {}), (kind, key)
+            assert stored(picture, "JPEG") == stored(Image.frombytes("RGB", (4, 4), picture.tobytes()), "JPEG")
 
 
 def test_exif_data_that_cannot_be_read_says_nothing(tmp_path):
@@ -102,7 +136,12 @@ def test_alpha_and_a_transparent_colour_are_dropped(tmp_path):
         (Image.new("1", (1, 1), 1), [255]),
         (Image.fromarray(np.array([[0, 200]], np.int32)), [0, 200]),
         (Image.fromarray(np.array([[0, 0xFF00]], np.int32)), [0, 255]),
+        (Image.fromarray(np.array([[0, 1 << 30, (1 << 31) - 1]], np.int32)), [0, 127, 255]),
         (Image.fromarray(np.array([[-3, 7.9, 300, np.nan, np.inf]], np.float32)), [0, 7, 255, 0, 255]),
+        (Image.fromarray(np.array([[-0.02, 0, 0.5, 1.02, np.nan]], np.float32)), [0, 0, 127, 255, 0]),
+        (Image.fromarray(np.array([[-1, 0, 1]], np.float32)), [0, 127, 255]),
+        (Image.fromarray(np.array([[0, 2.5, 10]], np.float32)), [0, 63, 255]),  # metres
+        (Image.fromarray(np.array([[np.nan, np.nan]], np.float32)), [0, 0]),
     ],
 )
 def test_other_modes(image, greys):
@@ -153,6 +192,8 @@ def test_the_limit_holds_for_opened_pictures_that_are_not_decoded_yet(tmp_path):
     opened = Image.open(tmp_path / "bomb.png")
     with pytest.raises(DataError, match=r"PIL image .*bomb\.png: 9000x9000 pixels, more than the limit"), opened:
         open_image(opened)
+    with pytest.raises(DataError, match="PIL image: 0x4 pixels, expected at least 1x1"):
+        open_image(Image.new("RGB", (0, 4)))
     with pytest.raises(DataError, match="PIL image: 100x100 pixels, more than the limit of 9,999"):
         open_image(Image.new("L", (100, 100)), max_pixels=9_999)
 

@@ -18,9 +18,9 @@ TABBED = "\ufeffq1\tfirst query\r\n\nq2\tübung\tmit Tab\n"
 JSON_LINES = '{"_id": "q1", "text": "first query", "metadata": {}}\n{"_id": "q2", "text": "übung\\tmit Tab"}'
 
 
-@pytest.mark.parametrize("name", ["t.tsv", "t.tsv.gz", "t.txt", "q.jsonl", "q.jsonl.gz"])
+@pytest.mark.parametrize("name", ["t.tsv", "t.tsv.gz", "t.txt", "q.jsonl", "q.jsonl.gz", "Q.JSONL.GZ"])
 def test_topics_in_each_layout(tmp_path, name):
-    path = pack_text(tmp_path / name, JSON_LINES if "jsonl" in name else TABBED)
+    path = pack_text(tmp_path / name, JSON_LINES if "jsonl" in name.lower() else TABBED)
     assert list(read_topics(path)) == [Topic("q1", "first query"), Topic("q2", "übung\tmit Tab")]
 
 

@@ -39,6 +39,7 @@ def test_files_of_a_model():
     kept += ["spiece.model", "vocab.txt"]
     names = [*kept, "README.md", ".gitattributes", ".cache/x.json", "pytorch_model.bin", "tf_model.h5"]
     names += ["training_args.bin", "onnx/model.onnx", "notes.txt", "trainer_state.json", "my.yaml", "1_Pooling/x.json"]
+    names += ["._model.safetensors", "2_Dense/._pytorch_model.bin"]
     assert list_model_files(reversed(names)) == kept
     without = list_model_files(names, weights=False)
     assert set(list_model_files(names)) - set(without) == {"model.safetensors", "2_Dense/pytorch_model.bin"}

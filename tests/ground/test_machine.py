@@ -34,6 +34,7 @@ from lexvl_anserini.ground.machine import (
     list_versions,
     make_private_folder,
     read_declared_versions,
+    split_path,
 )
 
 CHECK = "from lexvl_anserini.ground.machine import check_model_libraries; check_model_libraries()"
@@ -189,8 +190,12 @@ def test_a_home_folder_that_can_be_written(tmp_path, temporary, monkeypatch, cap
     assert (find_home_folder(), cache_folder()) == (tmp_path, tmp_path / ".cache/lexvl")
     assert expand_path("~/pictures") == tmp_path / "pictures"
     assert expand_path("~") == tmp_path
-    assert expand_path("a/~") == Path("a/~")
+    assert (expand_path("a/~"), expand_path("./~/a")) == (Path("a/~"), Path("~/a"))
     assert expand_path("~$report.png") == Path("~$report.png")
+    for folder in ("a", "b,c", "b,c,d"):
+        (tmp_path / folder).mkdir()
+    found = [split_path(f"~/{name}") for name in ("a", "a,x,y", "b,c", "b,c,d,e", "no,x,y")]
+    assert found == [("~/a", ""), ("~/a", "x,y"), ("~/b,c", ""), ("~/b,c,d", "e"), ("~/no", "x,y")]
     assert choose_kernels_folder() == tmp_path / ".cache/lexvl/kernels"
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "named"))
     assert choose_kernels_folder() == tmp_path / "named"

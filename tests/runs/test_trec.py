@@ -47,7 +47,7 @@ def test_msmarco_format(tmp_path: Path) -> None:
     assert [hit.score for hit in found] == [1, 1 / 2, 1 / 3, 1]
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("suffix", [".gz", ".GZ", ".zst"])
 def test_a_compressed_run_reads_as_the_plain_one(tmp_path: Path, suffix: str) -> None:
     plain, packed = tmp_path / "x.trec", tmp_path / f"x.trec{suffix}"
     write_run(plain, LISTS, MANIFEST)

@@ -26,6 +26,7 @@ from word_towers import (
     stopped,
 )
 
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.ground import files
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
@@ -190,6 +191,19 @@ def test_corpora_that_are_refused(tmp_path, documents, error, message):
     with pytest.raises(error, match=message):
         encode(tmp_path / "a", documents)
     assert not (tmp_path / "a/manifest.json").exists()
+
+
+def test_shards_are_never_documents(tmp_path, monkeypatch):
+    """Every text of a folder is one: shards are not written there, and those that lie there are not read."""
+    (tmp_path / "a.txt").write_text("fox")
+    monkeypatch.chdir(tmp_path)
+    for place, output in ((".", "out"), (".", tmp_path), (tmp_path, "sub/out")):
+        with pytest.raises(UsageError, match="among the documents; name a folder outside"):
+            write_impacts(load_dataset(f"folder:{place}"), model_of(), output)
+    assert list(tree(tmp_path)) == ["a.txt"]
+    encode(tmp_path / "out")
+    with pytest.raises(DataError, match=r"out/vocab\.txt: of shards or an index, no text; move their folder out of"):
+        write_impacts(load_dataset("folder:."), model_of(), "../sh")
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def read_list(path: Path) -> Iterator[Labelled]:
         if image in seen:
             raise DataError(f"{where}: image {image!r} occurs twice")
         seen.add(image)
-        yield Labelled(str(path.parent / expand_path(image)), label)
+        yield Labelled(str(path.parent / image), label)
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

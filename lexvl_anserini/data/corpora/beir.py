@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from glob import escape
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from lexvl_anserini.data.dataset import Dataset, choose_direction, choose_split,
 from lexvl_anserini.data.lines import (
     PACKED,
     LinePlace,
+    choose_files,
     get_plain_suffix,
     get_string,
     log_once,
@@ -83,7 +85,7 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
         qrels=partial(_read_split_qrels, folder, split, ref.escape_ids),
         remove_query=is_beir(folder, ref.name),
     )
-    if corpus[0].suffix != ".jsonl":
+    if corpus[0].suffix.lower() != ".jsonl":
         return dataset
     return replace(dataset, placed=partial(read_placed_corpus, corpus[0], ref.escape_ids))
 
@@ -154,7 +156,7 @@ def find_qrels(folder: Path, split: str) -> list[Path]:
     tables = group_tables(judged) or group_tables(folder / "data")  # the hub's name of what has no other
     if split in tables:
         return tables[split]
-    files = sorted(path for path in judged.glob("*") if get_plain_suffix(path) in (".tsv", ".jsonl"))
+    files = [path for path in choose_files(judged, "") if get_plain_suffix(path) in (".tsv", ".jsonl")]
     splits = list(dict.fromkeys([*(remove_packing(path.name).rpartition(".")[0] for path in files), *tables]))
     known = f"splits there: {', '.join(splits)}" if splits else "no split is there"
     raise DataError(f"{judged / split}.tsv: no judgements of split {split!r}; {known}")
@@ -203,9 +205,11 @@ def _read_split_qrels(folder: Path, split: str, escape_ids: bool) -> Iterator[Qr
 
 
 def _find_packed(*plain: Path) -> Path | None:
-    """The first of some files that is there, each plain, else packed."""
-    names = (path.with_name(path.name + suffix) for path in plain for suffix in ("", *PACKED))
-    there = [path for path in names if path.is_file()]
+    """The first of some files of one stem that is there, each plain, else packed, with suffixes in any case."""
+    folder, stem = plain[0].parent, plain[0].stem
+    files = {path.name[len(stem) :].lower(): path for path in choose_files(folder, "", f"{escape(stem)}.*")}
+    ends = (path.suffix + packing for path in plain for packing in ("", *PACKED))
+    there = [files[end] for end in ends if end in files]
     for other in there[1:]:
         log_once(f"{other}: skipped, {there[0].name} beside it is read", logging.WARNING)
     return there[0] if there else None

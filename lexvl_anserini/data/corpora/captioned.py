@@ -13,7 +13,7 @@ Files are looked for in this order, where NAME is the corpus and ROOT the data f
     images in ROOT/NAME, then beside the JSON: a folder `images` (or the archive's own name, such as val2014), *.tar
 
 `train` includes the images that COCO's file calls `restval`, as papers do (113,287 images); `train-only` leaves them
-out. The file of COCO has 144 MB, most of it tokens that are not used: its list is decoded element by element.
+out.
 
 The demo has drawn scenes with five captions each. The test split, 1,000 scenes, is in the package;
 `python tools/world draw train val` draws the others into the data folder (20,000 and 1,000 scenes).
@@ -22,6 +22,7 @@ The demo has drawn scenes with five captions each. The test split, 1,000 scenes,
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections import Counter, defaultdict
@@ -33,10 +34,19 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.data.checks import check_id
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, choose_direction, choose_split, data_root
-from lexvl_anserini.data.lines import FileState, describe_unreadable, read_file_state, some, whole_characters
+from lexvl_anserini.data.lines import (
+    PACKED_ARCHIVES,
+    FileState,
+    choose_files,
+    describe_unreadable,
+    log_once,
+    read_file_state,
+    some,
+    whole_characters,
+)
 from lexvl_anserini.data.pictures.archives import open_archive
-from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
-from lexvl_anserini.ground.machine import expand_path
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError, refuse_pointer
+from lexvl_anserini.ground.machine import expand_path, split_path
 from lexvl_anserini.ground.records import CorpusRef, Document, Qrel, Topic
 
 DEFAULT_SPLIT = "test"
@@ -98,12 +108,15 @@ def load_captions(ref: CorpusRef) -> Dataset:
 
 
 def load_karpathy(ref: CorpusRef) -> Dataset:
-    """Loads `karpathy:<json>` (with the images beside it) or `karpathy:<json>,<images folder or tar>`."""
+    """Loads `karpathy:<json>` (with the images beside it) or `karpathy:<json>,<images folder or tar>`.
+
+    The file may also be a list of images with captions, as BLIP and LAVIS have, or COCO's own captions_<split>.json.
+    """
     rest = ref.name.partition(":")[2]
     if not rest:
         raise UsageError(f"{ref.name!r} names no file; expected karpathy:<json>[,<images folder or tar>]")
-    json, _, images = (rest, "", "") if expand_path(rest).is_file() else rest.partition(",")
-    path = expand_path(json)
+    file, images = split_path(rest)
+    path = expand_path(file)
     if images:
         named = expand_path(images)
         if not named.exists():
@@ -120,9 +133,9 @@ def load_karpathy(ref: CorpusRef) -> Dataset:
 
 def _build_dataset(ref: CorpusRef, path: Path, sources: list[Path], folders: tuple[str, ...], lacking: str) -> Dataset:
     """The dataset of a file whose images are in the sources; `lacking` is the error where there are no sources."""
-    split = ref.split or DEFAULT_SPLIT
+    images = read_captioned_images(path, ref.split, ref.escape_ids)
+    split = ref.split or images[0].split
     ref = replace(ref, split=split, direction=choose_direction(ref, DIRECTIONS, DEFAULT_DIRECTION))
-    images = read_captioned_images(path, split, ref.escape_ids)
 
     @cache
     def open_files() -> Callable[[str], str]:
@@ -135,15 +148,16 @@ def _build_dataset(ref: CorpusRef, path: Path, sources: list[Path], folders: tup
     return view_dataset(ref, lambda: images, open_files)
 
 
-def read_captioned_images(path: Path, split: str, escape_ids: bool = False) -> tuple[CaptionedImage, ...]:
-    """The images of a split, in file order."""
+def read_captioned_images(path: Path, split: str | None, escape_ids: bool = False) -> tuple[CaptionedImage, ...]:
+    """The images of a split, in file order; None is `test`, or the only split of a file."""
     return _read(path.absolute(), split, escape_ids, read_file_state(path))
 
 
 @lru_cache(maxsize=2)
-def _read(path: Path, split: str, escape_ids: bool, state: FileState) -> tuple[CaptionedImage, ...]:
+def _read(path: Path, split: str | None, escape_ids: bool, state: FileState) -> tuple[CaptionedImage, ...]:
     """Decodes a file once, however often its documents, topics and qrels are read."""
-    images = tuple(read_karpathy(path, MERGED.get(split, frozenset({split})), escape_ids))
+    splits = MERGED.get(split or DEFAULT_SPLIT, frozenset({split or DEFAULT_SPLIT}))
+    images = tuple(read_karpathy(path, splits, escape_ids, default=split is None))
     _refuse_repeated(path, "imgid", [image.image_id for image in images])
     _refuse_repeated(path, "sentid", [caption.caption_id for image in images for caption in image.captions])
     return images
@@ -172,7 +186,7 @@ class _Found(NamedTuple):
 def list_sources(folder: Path, names: Iterable[str]) -> list[Path]:
     """Folders of the given names, then all tar archives, in a folder."""
     folders = [folder / name for name in names if (folder / name).is_dir()]
-    return folders + sorted(path for path in folder.glob("*.tar") if path.is_file())
+    return folders + choose_files(folder, ".tar", left_out=PACKED_ARCHIVES)
 
 
 def references(
@@ -253,8 +267,6 @@ def _list_files(folder: Path) -> list[str]:
 
 # Captions of an image that make its document, text to text; the next one is the topic, further ones are not used.
 DOCUMENT_CAPTIONS = 4
-
-_BLANK = re.compile(r"[ \t\n\r]*")
 
 
 class Caption(NamedTuple):
@@ -353,15 +365,17 @@ def _qrels(images: Images, view: View) -> Iterator[Qrel]:
 
 
 def read_karpathy(
-    path: Path, splits: frozenset[str] | None = None, escape_ids: bool = False
+    path: Path, splits: frozenset[str] | None = None, escape_ids: bool = False, default: bool = False
 ) -> Iterator[CaptionedImage]:
-    """Streams the images of some splits of a Karpathy file, or of all, in file order."""
+    """Streams the images of some splits of a Karpathy file, or of all, in file order.
+
+    Where nobody chose the splits (`default`), a file of one other split gives that one.
+    """
     there: set[str] = set()
-    for number, record in enumerate(_iter_elements(path), start=1):
+    for number, record in enumerate(_list_records(path), start=1):
         where = f"{path} image {number}"
-        if not isinstance(record, dict):
-            raise DataError(f"{where}: {record!r} is not an object")
-        where += f" ({record.get('filename', 'without a file name')})"
+        if isinstance(record, dict):
+            where += f" ({record.get('filename', 'without a file name')})"
         split = _get_string(record, "split", where)
         there.add(split)
         if splits is None or split in splits:
@@ -369,6 +383,9 @@ def read_karpathy(
     if not there:
         raise DataError(f"{path}: no image in it")
     if splits is not None and not there & splits:
+        if default and len(there) == 1:
+            yield from read_karpathy(path, frozenset(there), escape_ids)
+            return
         names = " or ".join(map(repr, sorted(splits)))
         raise DataError(f"{path}: no image of split {names}; splits there: {', '.join(sorted(there))}")
 
@@ -392,75 +409,102 @@ def _parse_image(record: dict[str, Any], split: str, where: str, escape_ids: boo
 
 
 def _parse_caption(record: Any, where: str, escape_ids: bool) -> Caption:
-    if not isinstance(record, dict):
-        raise DataError(f"{where}: not an object")
     text = _get_string(record, "raw", where)
     return Caption(check_id(_field(record, "sentid", where), where, escape_ids), text.strip())
 
 
-def _field(record: dict[str, Any], key: str, where: str) -> Any:
+def _field(record: Any, key: str, where: str) -> Any:
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: {record!r:.80} is not an object")
     if key not in record:
         raise DataError(f"{where}: no {key!r}; keys found: {', '.join(map(str, record)) or 'none'}")
     return record[key]
 
 
-def _get_string(record: dict[str, Any], key: str, where: str) -> str:
+def _get_string(record: Any, key: str, where: str) -> str:
     value = _field(record, key, where)
     if not isinstance(value, str):
         raise DataError(f"{where}: {key!r} is {value!r}, expected a string")
     return str(whole_characters(value))
 
 
-def _iter_elements(path: Path) -> Iterator[Any]:
-    """The elements of the list `images`, at any place in the object."""
-    text = _text(path)
-    decoder = json.JSONDecoder()
+def _list_records(path: Path) -> Iterable[Any]:
+    """The images of a file as Karpathy's records; files of BLIP and LAVIS, and COCO's own, become such."""
+    content = _load(path)
+    if isinstance(content, list):
+        return _group_pairs(path, content)
+    images = _field(content, "images", str(path))
+    if not isinstance(images, list):
+        raise DataError(f"{path}: 'images' is not a list; expected Karpathy's dataset_<name>.json")
+    if "annotations" in content and not any(isinstance(image, dict) and "sentences" in image for image in images):
+        return _join_annotations(path, images, content["annotations"])
+    return images
+
+
+def _load(path: Path) -> Any:
+    """What a file holds, without tokens of captions: in COCO's file, they are most of its 144 MB."""
+    refuse_pointer(path)
     try:
-        at = _expect(text, 0, "{")
-        while text[at : at + 1] != "}":
-            key, at = decoder.raw_decode(text, at)
-            at = _expect(text, at, ":")
-            if key == "images":
-                yield from _list(text, _expect(text, at, "["), decoder)
-                return
-            _, at = decoder.raw_decode(text, at)
-            at = _find_next(text, at)
-            if text[at : at + 1] == ",":
-                at = _expect(text, at, ",")
-    except (ValueError, RecursionError) as problem:
-        raise DataError(f"{path}: malformed JSON ({problem}); fetch the file again") from problem
-    raise DataError(f"{path}: no 'images' in it; expected Karpathy's dataset_<name>.json")
-
-
-def _list(text: str, at: int, decoder: json.JSONDecoder) -> Iterator[Any]:
-    while text[at : at + 1] != "]":
-        element, at = decoder.raw_decode(text, at)
-        yield element
-        at = _find_next(text, at)
-        if text[at : at + 1] != "]":
-            at = _expect(text, at, ",")
-
-
-def _find_next(text: str, at: int) -> int:
-    match = _BLANK.match(text, at)
-    return match.end() if match else at
-
-
-def _expect(text: str, at: int, mark: str) -> int:
-    """The position after a mark and the blanks around it."""
-    at = _find_next(text, at)
-    if text[at : at + 1] != mark:
-        raise json.JSONDecodeError(f"expected {mark!r}", text, at)
-    return _find_next(text, at + 1)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
+        return json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=_build_object)
     except UnicodeDecodeError as problem:
         raise DataError(f"{path}: not valid UTF-8 (byte {problem.start + 1}); fetch the file again") from problem
+    except (ValueError, RecursionError) as problem:
+        raise DataError(f"{path}: malformed JSON ({problem}); fetch the file again") from problem
     except OSError as problem:
         raise describe_unreadable(path, problem) from problem
+
+
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        raise ValueError(f"a key of {', '.join(record)} comes twice")
+    record.pop("tokens", None)
+    return record
+
+
+def _group_pairs(path: Path, rows: list[Any]) -> Iterable[dict[str, Any]]:
+    """The images of a list of `{"image": ..., "caption": ...}`, as BLIP and LAVIS have; their ids count from 0."""
+    split, count = _name_split(path), 0
+    records: dict[str, dict[str, Any]] = {}
+    for number, row in enumerate(rows, start=1):
+        where = f"{path} row {number}"
+        file, captions = _get_string(row, "image", where), _field(row, "caption", where)
+        record = records.setdefault(file, {"imgid": len(records), "split": split, "filename": file, "sentences": []})
+        for caption in captions if isinstance(captions, list) else [captions]:
+            record["sentences"].append({"raw": caption, "sentid": count})
+            count += 1
+    log_once(f"{path}: a list of images with captions, all of split {split!r}; ids are their numbers")
+    return records.values()
+
+
+def _join_annotations(path: Path, images: list[Any], annotations: list[Any]) -> Iterable[dict[str, Any]]:
+    """The images of COCO's own file of captions, with their ids there."""
+    split = _name_split(path)
+    records: dict[str, dict[str, Any]] = {}
+    for number, image in enumerate(images, start=1):
+        where = f"{path} image {number}"
+        image_id = check_id(_field(image, "id", where), where)
+        if image_id in records:
+            raise DataError(f"{where}: id {image_id} occurs more than once; ids must be distinct")
+        file = _get_string(image, "file_name", where)
+        records[image_id] = {"imgid": image_id, "split": split, "filename": file, "sentences": []}
+    for number, annotation in enumerate(annotations, start=1):
+        where = f"{path} annotation {number}"
+        caption = {"raw": _field(annotation, "caption", where), "sentid": _field(annotation, "id", where)}
+        image_id = check_id(_field(annotation, "image_id", where), where)
+        if image_id not in records:
+            raise DataError(f"{where}: image_id {image_id} is of no image")
+        records[image_id]["sentences"].append(caption)
+    log_once(
+        f"{path}: COCO's own annotations, all of split {split!r}; papers measure the splits of {_KARPATHY}",
+        logging.WARNING,
+    )
+    return records.values()
+
+
+def _name_split(path: Path) -> str:
+    """The split in the name of a file that has one only, as `captions_val2014.json`; else the default."""
+    return (re.findall("train|val|test", path.stem) or [DEFAULT_SPLIT])[-1]
 
 
 FOLDER = Path(__file__).parents[2] / "assets" / "demo"

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from lexvl_anserini.data.checks import check_id, unescape_id
 from lexvl_anserini.data.corpora.captioned import DEFAULT_DIRECTION, DEFAULT_SPLIT, read_captioned_images, view_dataset
 from lexvl_anserini.data.dataset import Dataset, choose_direction
-from lexvl_anserini.data.lines import FileState, read_file_state, some
+from lexvl_anserini.data.lines import FileState, choose_files, read_file_state, some
 from lexvl_anserini.data.parquet import Failure, raise_parquet_errors, read_batches
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.machine import expand_path
+from lexvl_anserini.ground.machine import expand_path, split_path
 from lexvl_anserini.ground.records import CorpusRef, Document, Topic
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Tables:
         """The table of images or texts; the error about a missing one names those that exist."""
         path = self.folder / f"{kind}{'_' if self.features else ''}{self.features}.parquet"
         if not path.is_file():
-            there = ", ".join(sorted(file.name for file in self.folder.glob("*.parquet"))) or "none"
+            there = ", ".join(file.name for file in choose_files(self.folder, ".parquet")) or "none"
             raise DataError(f"{path}: no such table of embeddings; tables there: {there}")
         return path
 
@@ -102,7 +102,7 @@ def find_image_reference(ref: CorpusRef, image_id: str) -> str:
 
 
 def _open_tables(ref: CorpusRef) -> Tables:
-    where, _, features = ref.name.partition(":")[2].partition(",")
+    where, features = split_path(ref.name.partition(":")[2])
     if not where:
         raise UsageError(f"{ref.name!r} names no folder; expected embeddings:<folder or hub id>[,<features>]")
     return Tables(_find_folder(where), features, ref.escape_ids)

@@ -9,6 +9,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -20,9 +21,10 @@ from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, choose_direction, c
 from lexvl_anserini.data.lines import HIDDEN, LeftOut, describe_unreadable, log_once
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, list_image_suffixes
-from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.errors import DataError, UsageError, refuse_pointer
 from lexvl_anserini.ground.machine import expand_path
-from lexvl_anserini.ground.records import CorpusRef, Document
+from lexvl_anserini.ground.manifest import MANIFEST
+from lexvl_anserini.ground.records import VOCABULARY, CorpusRef, Document
 
 TEXT_SUFFIX = ".txt"
 
@@ -32,7 +34,7 @@ def load_folder(ref: CorpusRef) -> Dataset:
 
     A folder with a `corpus.jsonl` is read in BEIR's layout; `/<split>` may follow its path. Otherwise every image and
     every `.txt` file below it is a document, in the order of their paths. The id of an image is its path, and its
-    caption is the text of `<same name>.txt` if that file exists; the id of a text is its path without the suffix.
+    caption is the text of `<same name>.txt` or `.TXT` if there is one; the id of a text is its path without the suffix.
     Whatever else there is (hidden files, files of other kinds, links to folders, ...) is counted and named in the log.
     The default direction is text-to-image if the first file is an image, else (and in BEIR's layout) text-to-text.
     """
@@ -48,7 +50,7 @@ def load_folder(ref: CorpusRef) -> Dataset:
         raise DataError(f"{where}: split {ref.split!r} of a plain folder; only BEIR's layout has splits")
     direction = choose_direction(ref, DIRECTIONS, "text-to-image" if _is_image(first) else "text-to-text")
     documents = partial(read_files, files, ref.escape_ids, direction == "text-to-image")
-    return _build_dataset(replace(ref, direction=direction), where, documents)
+    return replace(_build_dataset(replace(ref, direction=direction), where, documents), folder=where)
 
 
 def load_pictures(ref: CorpusRef) -> Dataset:
@@ -78,10 +80,13 @@ def read_files(
             captions = [caption for caption in _list_captions(name) if files.has(caption)]
             text = _read_text(files, captions[0]) if captions else None
             for second in captions[1:]:
-                left_out.add("a second caption of an image", second)
+                if not _is_same(*map(files.refer, (captions[0], second))):
+                    left_out.add("a second caption of an image", second)
             yield Document(check_name(name, where, escape_ids), text=text, image=where)
         elif _is_read(name) and not texts:
             left_out.add("a text that is no caption", name)
+        elif name.endswith(VOCABULARY) and files.has(name.removesuffix(VOCABULARY) + MANIFEST):
+            raise DataError(f"{where}: of shards or an index, no text; move their folder out of {files.where}")
         elif _is_read(name):
             if images_expected and not stray:
                 stray = True
@@ -112,9 +117,17 @@ def _is_read(name: str) -> bool:
     return _is_image(name) or get_suffix(name) == TEXT_SUFFIX
 
 
-def _list_captions(image: str) -> tuple[str, str]:
-    """The names that an image's caption may have: `a.txt` or `a.jpg.txt` for `a.jpg`."""
-    return str(PurePosixPath(image).with_suffix(TEXT_SUFFIX)), image + TEXT_SUFFIX
+def _list_captions(image: str) -> list[str]:
+    """The names that an image's caption may have: `a.txt`, `a.jpg.txt`, `a.TXT` or `a.jpg.TXT` for `a.jpg`."""
+    stems = (str(PurePosixPath(image).with_suffix("")), image)
+    return [stem + suffix for suffix in (TEXT_SUFFIX, TEXT_SUFFIX.upper()) for stem in stems]
+
+
+def _is_same(first: str, second: str) -> bool:
+    """Whether two paths are one file, as `a.txt` and `a.TXT` are where the system ignores case."""
+    with suppress(OSError):
+        return Path(first).samefile(second)
+    return False
 
 
 def _find_captions(names: Iterable[str]) -> frozenset[str]:
@@ -123,7 +136,9 @@ def _find_captions(names: Iterable[str]) -> frozenset[str]:
 
 def _read_text(files: Files, name: str) -> str:
     try:
-        return files.read(name).decode("utf-8-sig").strip()
+        content = files.read(name)
+        refuse_pointer(files.refer(name), content)
+        return content.decode("utf-8-sig").strip()
     except UnicodeDecodeError as problem:
         where = files.refer(name)
         raise DataError(f"{where}: not valid UTF-8 (byte {problem.start + 1}); convert the file to UTF-8") from problem

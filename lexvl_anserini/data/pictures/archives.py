@@ -3,7 +3,8 @@
 Every member is a file, a link to one, or is left out with a line that counts and names it. An archive that is cut off,
 damaged or followed by other bytes is refused: `tarfile` alone takes the members before the damage for all there are.
 
-References of pictures: a path, `archive.tar::member` or `table.parquet::row`; of a page, `scan.tif#2`.
+References of pictures: a path, `archive.tar::member` or `table.parquet::row`; of a page, `scan.tif#2`. In them, which
+are data, `~` is a character.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from typing import NamedTuple
 from weakref import finalize
 
 from lexvl_anserini.data.lines import FileState, LeftOut, describe_unreadable, printable, read_file_state
-from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.machine import expand_path
+from lexvl_anserini.ground.errors import DataError, refuse_pointer
 
 # What `tarfile` raises for damaged headers; a size above the memory gives a MemoryError.
 _BROKEN = (
@@ -164,6 +164,7 @@ def _iter_members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
                 last = repr(printable(member.name))
                 yield member
     except _BROKEN as problem:
+        refuse_pointer(path)
         if end:
             raise DataError(
                 f"{path}: damaged header at byte {end:,} after member {last} ({problem}); fetch or pack it again"
@@ -230,4 +231,4 @@ def find_file(reference: str) -> Path:
     page = find_page(reference)
     whole = page.file if page else reference
     match = MEMBER.fullmatch(whole) or CELL.fullmatch(whole)
-    return expand_path(match[1] if match else whole)
+    return Path(match[1] if match else whole)

@@ -4,8 +4,10 @@ The result is always RGB, 8 bits, upright:
 
 - EXIF orientation is applied.
 - Alpha is dropped, as `convert("RGB")` does and the reference implementations do.
+- Nothing but pixels is kept: no comment, no EXIF, and no colour profile, by which no colour is converted either.
 - Pillow converts palettes, CMYK and other modes; an animation gives its first frame.
-- 16-bit greyscale keeps its upper eight bits; 32-bit integers count as 16-bit if one is above 255, floats as 0 to 255.
+- 16-bit greyscale keeps its upper eight bits; 32-bit integers count as 16-bit if one is above 255.
+- Floats are read by their range: 0 to 1, 0 to 255, else from the least to the greatest, as large integers are.
 
 HEIC, in which many phones store pictures, is read where the package pillow-heif is installed.
 """
@@ -31,8 +33,7 @@ import numpy as np
 
 from lexvl_anserini.data.parquet import read_picture
 from lexvl_anserini.data.pictures.archives import CELL, MEMBER, find_page, open_archive
-from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.machine import expand_path
+from lexvl_anserini.ground.errors import DataError, UsageError, refuse_pointer
 from lexvl_anserini.ground.registry import NUMBERED, PICTURES, import_home
 
 if TYPE_CHECKING:
@@ -208,10 +209,10 @@ def count_usable_cores() -> int:
 def open_source(where: str) -> BinaryIO:
     """Opens an image's file, its member of an archive (`archive.tar::member`) or its row of a table, as bytes."""
     if match := MEMBER.fullmatch(where):
-        return io.BytesIO(open_archive(expand_path(match["archive"])).read(match["member"]))
+        return io.BytesIO(open_archive(Path(match["archive"])).read(match["member"]))
     if match := CELL.fullmatch(where):
-        return io.BytesIO(read_picture(expand_path(match["table"]), int(match["row"])))
-    path = expand_path(where)
+        return io.BytesIO(read_picture(Path(match["table"]), int(match["row"])))
+    path = Path(where)
     try:
         if not (stat.S_ISREG(mode := path.stat().st_mode) or stat.S_ISDIR(mode)):
             raise DataError(f"{where}: a pipe, a socket or a device, expected the file of a picture")
@@ -257,8 +258,9 @@ def open_picture(source: BinaryIO, where: str) -> Image:
         return PIL.Image.open(source, formats=_list_formats())
     except PIL.UnidentifiedImageError as problem:
         source.seek(0)
-        start = source.read(12)
-        if start[4:] in _HEIC_BRANDS and "HEIF" not in _list_formats():
+        start = source.read(32)
+        refuse_pointer(where, start)
+        if start[4:12] in _HEIC_BRANDS and "HEIF" not in _list_formats():
             raise DataError(f"{where}: a HEIC picture; {HEIC_REMEDY}") from problem
         beginning = f"it begins with {start[:8]!r}" if start else "it is empty"
         raise DataError(f"{where}: not a picture of a known format ({beginning})") from problem
@@ -288,13 +290,21 @@ def decode_picture(image: Image, where: str, max_pixels: int = MAX_PIXELS) -> Im
     import PIL.Image
 
     width, height = image.size
+    if not width * height:
+        raise DataError(f"{where}: {width}x{height} pixels, expected at least 1x1; leave an empty crop out")
     if width * height > max_pixels:
         raise DataError(_describe_size(where, f"{width}x{height} pixels", max_pixels))
     image.load()
     image = _transform_upright(image)
     if image.mode.startswith(("I", "F")):
         image = PIL.Image.fromarray(_convert_to_eight_bits(image))
-    return image.convert("RGB")
+    return keep_pixels(image.convert("RGB"))
+
+
+def keep_pixels(image: Image) -> Image:
+    """The image, an own copy, without what a file would hold besides pixels: formats save what `info` has."""
+    image.info = {}
+    return image
 
 
 def _transform_upright(image: Image) -> Image:
@@ -311,8 +321,21 @@ def _transform_upright(image: Image) -> Image:
 def _convert_to_eight_bits(image: Image) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Greyscale of 16 or 32 bits as uint8 [H, W]."""
     values = np.asarray(image)
-    if values.dtype.kind == "f":
-        values = np.nan_to_num(values, nan=0.0)
-    elif values.dtype.itemsize == 2 or (values.size and values.max() > 255):
-        values = values >> 8
-    return values.clip(0, 255).astype(np.uint8)
+    if values.dtype.kind != "f" and (greatest := values.max(initial=0)) <= 0xFFFF:
+        wide = values.dtype.itemsize == 2 or greatest > 255
+        return (values >> 8 if wide else values).clip(0, 255).astype(np.uint8)
+    black, white = _find_range(values[np.isfinite(values)])
+    width = (white - black) or 1.0
+    return np.nan_to_num((values / width - black / width) * 255).clip(0, 255).astype(np.uint8)
+
+
+def _find_range(values: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """The values of black and white: 0 and 1, or 0 and 255, where such a range holds all, else the least and greatest.
+
+    Scaling a picture adds values a quarter beyond its range; below 32 of 255 all is dark, as distances in metres are.
+    """
+    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
+    for top, least in ((1.0, low), (255.0, 32.0)):
+        if low >= -top / 4 and least <= high <= top * 1.25:
+            return 0.0, top
+    return low, high

@@ -24,8 +24,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, describe_error
-from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder, read_json
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, describe_error, refuse_pointer
+from lexvl_anserini.ground.files import (
+    atomic_write,
+    compute_sha256,
+    disk_errors,
+    exclusive,
+    make_folder,
+    read_json,
+)
 from lexvl_anserini.ground.machine import expand_path, find_package
 from lexvl_anserini.ground.manifest import PLACES
 
@@ -42,12 +49,13 @@ DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 # Bytes of one part of a name, and of a name, that every file system and cache folder has room for.
 LONGEST_PART, LONGEST_NAME = 255, 1000
 
-SAFE_WEIGHTS = "*.safetensors"
+SAFE_SUFFIX = ".safetensors"
+SAFE_WEIGHTS = f"*{SAFE_SUFFIX}"
 TORCH_WEIGHTS = "pytorch_model*.bin"
 # The weights that naver's SPLADE trainer writes into the folder `model/` of a run.
 NAVER_WEIGHTS = "model.tar"
 TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".cp", ".tar")
-WEIGHT_SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
+WEIGHT_SUFFIXES = (SAFE_SUFFIX, *TORCH_SUFFIXES)
 
 # Files of trainers beside the weights of a model.
 LEFTOVERS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state.*|random_states.*)\.\w+")
@@ -92,11 +100,11 @@ def is_shard_name(name: str) -> bool:
 
 def choose_weights(names: Iterable[str]) -> list[str]:
     """A folder's weight files, sorted: safetensors, else `pytorch_model*.bin`, else torch files but trainers'."""
-    paths = sorted(map(PurePosixPath, names), key=str)
+    paths = [path for path in sorted(map(PurePosixPath, names), key=str) if not path.name.startswith(".")]
     kinds = (
-        [path for path in paths if path.match(SAFE_WEIGHTS)],
+        [path for path in paths if path.suffix.lower() == SAFE_SUFFIX],
         [path for path in paths if path.match(TORCH_WEIGHTS)],
-        [path for path in paths if path.suffix in TORCH_SUFFIXES and not LEFTOVERS.fullmatch(path.name)],
+        [path for path in paths if path.suffix.lower() in TORCH_SUFFIXES and not LEFTOVERS.fullmatch(path.name)],
     )
     return [str(path) for path in next(filter(None, kinds), [])]
 
@@ -106,7 +114,9 @@ def list_model_files(names: Iterable[str], weights: bool = True, older: bool = F
 
     In subfolders only weights of the usual names count.
     """
-    paths = [path for path in map(PurePosixPath, sorted(set(names))) if not str(path).startswith(".")]
+    paths = [
+        path for path in map(PurePosixPath, sorted(set(names))) if not any(part.startswith(".") for part in path.parts)
+    ]
     small = {str(path) for path in paths if path.name in SMALL_FILES or path.match(TEXT_DESCRIPTIONS)}
     small |= {str(path) for path in paths if older and path.suffix in (".json", ".yaml", ".txt", ".model")}
     small |= {CHAT_TEMPLATE} & {str(path) for path in paths if PROCESSOR in small}
@@ -185,6 +195,8 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
         return Checkpoint(reference, folder / packaged.folder, weights)
     path = expand_path(reference)
     if path.is_dir():
+        for file in list_model_files(list_names(path), weights):
+            refuse_pointer(path / file, error=CheckpointError)
         return Checkpoint(str(path.resolve()), path, weights)
     if path.exists():
         return _find_file(path, weights)
@@ -200,9 +212,10 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
 
 def _find_file(path: Path, weights: bool = True) -> Checkpoint:
     """A weight file that is a checkpoint by itself (Lightning, LAVIS, FDT); without `weights`, any file."""
-    if weights and path.suffix not in WEIGHT_SUFFIXES:
+    if weights and path.suffix.lower() not in WEIGHT_SUFFIXES:
         known = ", ".join(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)
         raise CheckpointError(f"{path}: not a weight file ({known}); name it, or the folder that holds it")
+    refuse_pointer(path, error=CheckpointError)
     described = weights and (path.parent / "config.json").is_file()
     if described and any(is_shard_name(file.name) for file in path.parent.iterdir()):
         raise CheckpointError(f"{path}: a file; name the folder that holds config.json and the weights")

@@ -82,7 +82,7 @@ def read_run(checkpoint: Checkpoint, backbone_config: str | None, tokenizer: str
         return list_run_folders(main, root, tokenizer)
     tars = (folder / NAVER_WEIGHTS for folder in (root, inside))
     tar = checkpoint.file or next((path for path in tars if path.is_file()), None)
-    if tar is None or tar.suffix != ".tar":
+    if tar is None or tar.suffix.lower() != ".tar":
         return None
     return read_tar(tar, backbone_config, tokenizer)
 

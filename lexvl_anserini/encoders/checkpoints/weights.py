@@ -143,7 +143,7 @@ def _choose_shards(folder: Path, names: list[str]) -> list[str]:
 
 def _read_file(path: Path) -> Contents:
     """Tensors and plain values of one file."""
-    if path.suffix == ".safetensors":
+    if path.suffix.lower() == ".safetensors":
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 

@@ -23,7 +23,7 @@ import orjson
 from lexvl_anserini.data.checks import check_id
 from lexvl_anserini.data.corpora.captioned import Caption, CaptionedImage, view_dataset
 from lexvl_anserini.data.dataset import Dataset, choose_direction
-from lexvl_anserini.data.lines import HIDDEN, LeftOut
+from lexvl_anserini.data.lines import HIDDEN, PACKED_ARCHIVES, LeftOut, choose_files
 from lexvl_anserini.data.pictures.archives import Archive, open_archive
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, list_image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -72,7 +72,7 @@ def find_shards(name: str) -> dict[str, Path]:
         raise UsageError(f"{name!r} names no shards; expected {FAMILY}:<folder, tar or pattern such as {{00..99}}.tar>")
     path = expand_path(where)
     if path.is_dir():
-        paths = sorted(path.rglob("*.tar"))
+        paths = choose_files(path, ".tar", "**/*", PACKED_ARCHIVES)
         if not paths:
             raise DataError(f"{path}: no .tar in it; expected shards")
     else:
@@ -83,7 +83,11 @@ def find_shards(name: str) -> dict[str, Path]:
     if others := [path for path in paths if path.suffix.lower() != ".tar"]:
         raise DataError(f"{others[0]}: expected a shard, an uncompressed .tar; unpack it and pack it again")
     folder = Path(commonpath([path.parent for path in paths]))
-    return {str(path.relative_to(folder).with_suffix("")): path for path in paths}
+    shards = {str(path.relative_to(folder).with_suffix("")): path for path in paths}
+    if len(shards) < len(paths):
+        twice = next(path for path in paths if path not in shards.values())
+        raise DataError(f"{twice}: another shard has this name without its suffix; rename one")
+    return shards
 
 
 def expand_pattern(pattern: str) -> list[str]:

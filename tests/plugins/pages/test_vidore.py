@@ -48,7 +48,7 @@ def folder(tmp_path):
     write(
         where / "corpus/test-00000-of-00002.parquet", 2, corpus__id=[0, 1, 2], image=[picture(n) for n in (10, 20, 30)]
     )
-    write(where / "corpus/test-00001-of-00002.parquet", corpus__id=[3, 4], image=[picture(n) for n in (40, 50)])
+    write(where / "corpus/test-00001-of-00002.PARQUET", corpus__id=[3, 4], image=[picture(n) for n in (40, 50)])
     write(
         where / "queries/test-00000-of-00001.parquet",
         query__id=[0, 1, 2],
@@ -72,7 +72,7 @@ def test_pages_queries_and_judgements(folder):
     assert list(data.qrels())[2:] == [Qrel("2", "1", 2), Qrel("2", "4", 1)]
     assert (data.direction, data.split, data.remove_query) == ("text-to-image", "test", False)
     assert check_corpus(data.documents, "esg").images == 5
-    assert find_file(documents[4].image) == folder / "corpus/test-00001-of-00002.parquet"
+    assert find_file(documents[4].image) == folder / "corpus/test-00001-of-00002.PARQUET"
     with FileDigests(folder.parent / "digests") as digests:
         first, second, other = (digests.of(documents[n].image) for n in (0, 1, 4))
     assert first == second != other

@@ -55,7 +55,7 @@ def drawn(tmp_path_factory):
     exif[0x0110] = CAMERA
     exif.get_ifd(0x8769)[0x9003] = "1987:06:05 12:00:00"
     exif.get_ifd(0x8825).update({1: "N", 2: (12.0, 34.0, 12.0), 3: "W", 4: (65.0, 43.0, 12.0)})
-    photo.save(pictures / "photo.jpg", exif=exif)
+    photo.save(pictures / "photo.jpg", exif=exif, comment=CAMERA.encode(), icc_profile=CAMERA.encode())
     (pictures / "photo.txt").write_text(f"{HOSTILE} </script>", encoding="utf-8")
     painted(64, 64, blue=(0, 0, 64, 64)).save(pictures / f"{HOSTILE.replace('/', '')}.png")
     dataset = load_dataset(f"folder:{folder / 'pictures'}", direction="text-to-image", escape_ids=True)
@@ -145,7 +145,7 @@ def test_only_a_site_is_replaced(drawn, site, tmp_path) -> None:
     with pytest.raises(ArtefactError, match="holds other files than a site"):
         publishing.publish(served, tmp_path, overwrite=True)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
-    with pytest.raises(UsageError, match="in the folder of the index"):
+    with pytest.raises(UsageError, match="among the files of the index; name a folder outside"):
         publishing.publish(served, drawn / "index" / "site")
 
 

@@ -217,7 +217,11 @@ def test_pairs_are_documents_and_topics(tmp_path: Path) -> None:
 def test_shards_of_several_folders_have_other_names(tmp_path: Path) -> None:
     for folder in "ab":
         write_shards(tmp_path / folder, 1, 1)
+    (tmp_path / "b" / "00000.tar").rename(tmp_path / "b" / "00000.TAR")
     assert list(find_shards(f"webdataset:{tmp_path}")) == ["a/00000", "b/00000"]
+    write_shards(tmp_path / "b", 1, 1)
+    with pytest.raises(DataError, match=r"b/00000\.TAR: another shard has this name without its suffix; rename one"):
+        find_shards(f"webdataset:{tmp_path}")
 
 
 def test_what_is_no_pair_is_counted_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
