@@ -14,6 +14,7 @@ from lexvl_anserini.data.lines import (
     decode,
     get_plain_suffix,
     get_string,
+    is_header,
     log_once,
     parse_object,
     read_lines,
@@ -53,6 +54,8 @@ def read_topics(path: Path, escape_ids: bool = False) -> Iterator[Topic]:
     for line in read_lines(path):
         if suffix == ".jsonl":
             topic = Topic(*parse_fields(parse_object(line), line, escape_ids))
+        elif is_header(line, decode(line).split("\t")):
+            continue
         else:
             topic = _parse_tsv_topic(line, escape_ids)
         if topic.query_id in first_line:

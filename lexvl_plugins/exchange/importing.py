@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.data.checks import SeenIds
-from lexvl_anserini.data.lines import get_plain_suffix, remove_packing
+from lexvl_anserini.data.lines import get_plain_suffix, read_entries, remove_packing
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -137,7 +137,8 @@ def import_file(
         raise UsageError(f"{source}: expected a file in {known}, plain or compressed, or a folder of JSON lines")
     reader = partial(READERS[suffix], source, span=settings.layout.shard_size, escape_ids=settings.escape_ids)
     if suffix in MATRICES:
-        stored = Vocabulary.read(settings.vocabulary) if settings.vocabulary else None
+        file = settings.vocabulary
+        stored = Vocabulary(read_entries(file, "term").values(), str(file)) if file else None
         reader = partial(reader, ids=settings.ids, terms=settings.model.vocabulary if settings.model else stored)
     elif settings.ids or settings.vocabulary:
         raise UsageError(f"{source}: --ids and --vocabulary are for matrices ({', '.join(MATRICES)})")

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.data.checks import check_id, show_id
-from lexvl_anserini.data.lines import Line, get_plain_suffix, parse_object, read_lines
+from lexvl_anserini.data.lines import Line, get_plain_suffix, parse_object, read_entries, read_lines
 from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError, describe_error
 from lexvl_anserini.ground.manifest import MANIFEST
 from lexvl_anserini.ground.progress import Progress
@@ -116,9 +116,9 @@ class MatrixVectors:
     ):
         if ids is None or terms is None:
             raise UsageError(f"{source}: a matrix has neither ids nor terms; give --ids, and --vocabulary or --encoder")
-        matrix, lines = read_matrix(source), read_lines(ids)
-        self._ids = [check_id(line.data.decode("utf-8", "replace"), line.where, escape_ids) for line in lines]
-        if matrix.shape != (len(self._ids), len(terms)) or not self._ids:
+        matrix, listed = read_matrix(source), read_entries(ids, "id")
+        self._ids = [check_id(name, f"{ids} line {number}", escape_ids) for number, name in listed.items()]
+        if matrix.shape != (len(self._ids), len(terms)):
             shape = f"a matrix of {matrix.shape[0]:,} rows and {matrix.shape[1]:,} columns"
             expected = f"expected {len(self._ids):,} ({ids}) and {len(terms):,}, the vocabulary"
             raise DataError(f"{source}: {shape}, {expected}")

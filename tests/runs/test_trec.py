@@ -114,7 +114,7 @@ def test_unreadable_runs(tmp_path: Path, content: bytes | None) -> None:
     run = tmp_path / "x.trec.gz"
     if content is not None:
         run.write_bytes(content)
-    with pytest.raises(DataError, match="cannot be read as a run"):
+    with pytest.raises(DataError, match="cannot be read|damaged gzip file"):
         list(read_run(run))
 
 

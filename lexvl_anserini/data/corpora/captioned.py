@@ -33,7 +33,14 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.data.checks import check_id
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, choose_direction, choose_split, data_root
-from lexvl_anserini.data.lines import FileState, describe_unreadable, read_file_state, some, whole_characters
+from lexvl_anserini.data.lines import (
+    FileState,
+    describe_unreadable,
+    read_file_state,
+    some,
+    take_distinct,
+    whole_characters,
+)
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.machine import expand_path
@@ -414,7 +421,7 @@ def _get_string(record: dict[str, Any], key: str, where: str) -> str:
 def _iter_elements(path: Path) -> Iterator[Any]:
     """The elements of the list `images`, at any place in the object."""
     text = _text(path)
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_pairs_hook=partial(take_distinct, str(path)))
     try:
         at = _expect(text, 0, "{")
         while text[at : at + 1] != "}":

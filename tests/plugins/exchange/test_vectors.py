@@ -109,6 +109,8 @@ DAMAGED = {
     '{"id": "x", "vector": {"a b": 1}}': "term 'a b' contains white space",
     '{"id": "x", "vector": {"": 1}}': "term '' is empty",
     '{"id": "x", "vector": [["a", 1], ["a", 2]]}': "a term twice in vector",
+    '{"id": "x", "vector": {"a": 1, "b": 1, "a": 2}}': "key 'a' is twice in an object",
+    r'{"id": "x", "vector": {"\ud83d": 1, "\ud83c": 2}}': "lone surrogate in key",
     '{"id": "x", "vector": [[5, 1]]}': "vector .*, expected an object of term and weight, or pairs",
 }
 
@@ -122,7 +124,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
 
 
 def test_all_damaged_lines_are_counted(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^15 of 16 lines are no documents: .* line 3: .*; and 12 more$"):
+    with pytest.raises(DataError, match=r"^17 of 18 lines are no documents: .* line 3: .*; and 14 more$"):
         imported(tmp_path, lines({"id": "1", "vector": {"a": 1}}, *DAMAGED))
 
 
@@ -158,11 +160,14 @@ SAVERS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("kind", SAVERS)
 def test_rows_of_a_matrix_are_documents(tmp_path: Path, kind: str) -> None:
     SAVERS[kind](tmp_path / (name := f"m.{kind}"))
-    (tmp_path / "ids.txt").write_text("x\ny\nz\n")
-    (tmp_path / "terms.txt").write_text("boat\nsea\nmoon\n")
+    (tmp_path / "ids.txt").write_bytes(b"\xef\xbb\xbfx\r\ny\r\nz")
+    (tmp_path / "terms.txt").write_bytes(b"\xef\xbb\xbfboat\nsea\nmoon")
     beside = {"ids": tmp_path / "ids.txt", "vocabulary": tmp_path / "terms.txt"}
     import_file(tmp_path / name, tmp_path / "out", ImportSettings(**beside))
     assert read_all(tmp_path / "out") == {"x": {"sea": 255, "moon": 128}, "y": {}, "z": {"boat": 64}}
+    (tmp_path / "ids.txt").write_bytes(b"x\ncaf\xe9\nz\n")
+    with pytest.raises(DataError, match=r"ids.txt line 2: not valid UTF-8 \(0xe9 at byte 4"):
+        import_file(tmp_path / name, tmp_path / "other", ImportSettings(**beside))
     (tmp_path / "ids.txt").write_text("x\ny\n")
     with pytest.raises(DataError, match=r"3 rows and 3 columns, expected 2 \(.*ids.txt\) and 3"):
         import_file(tmp_path / name, tmp_path / "other", ImportSettings(**beside))
