@@ -134,6 +134,36 @@ def show_id(item_id: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
+NUMBERS = {int, float}  # types of weights
+HUGE = 1e300  # what no weight reaches
+
+
+def parse_weights(vector: Any, where: str) -> dict[str, float]:
+    """Term -> weight of an object or a list of [term, weight]; integers if all are whole, as 13.0 is."""
+    weights = vector if isinstance(vector, dict) else _parse_pairs(vector, where)
+    values = weights.values()
+    kinds = set(map(type, values))
+    if values and (not kinds <= NUMBERS or min(values) < 0 or max(values) >= HUGE):
+        term = next(t for t, w in weights.items() if type(w) not in NUMBERS or not 0 <= w < HUGE)
+        raise DataError(f"{where}: weight {show_id(weights[term])} of term {show_id(term)}, expected 0 or more")
+    whole = float in kinds and all(float(weight).is_integer() for weight in values)
+    return {term: int(weight) for term, weight in weights.items()} if whole else weights
+
+
+def _parse_pairs(pairs: Any, where: str) -> dict[str, float]:
+    """The weights of a list of [term, weight]."""
+    try:
+        terms = [(term, weight) for term, weight in pairs]
+        weights = dict(terms)
+    except (TypeError, ValueError):
+        terms, weights = [], {None: 0}
+    if not set(map(type, weights)) <= {str}:
+        raise DataError(f"{where}: vector {show_id(pairs)}, expected an object of term and weight, or pairs")
+    if len(weights) < len(terms):
+        raise DataError(f"{where}: a term twice in vector {show_id(pairs)}")
+    return weights
+
+
 class SeenIds:
     """Finds ids that occur more than once, with 8 bytes of memory per id.
 

@@ -103,6 +103,10 @@ def test_scores_are_dot_products_within_the_rounding_of_weights():
     assert errors[1] > 4 * errors[0]
 
 
+OUTSIDE = sparse.csr_matrix(np.ones((1, 3)))
+OUTSIDE.indices[0] = 10_000_000
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -113,6 +117,8 @@ def test_scores_are_dot_products_within_the_rounding_of_weights():
         ({"corpus_embeddings": torch.zeros(1, 2, 3)}, "3 dimensions; expected"),
         ({"corpus_embeddings": tensor([[1.0, 0, 0], [0, 0, -2.0]])}, "row 1 has the weight -2.0"),
         ({"corpus_embeddings": tensor([[float("nan"), 0, 0]])}, "row 0 has the weight nan"),
+        ({"corpus_embeddings": torch.ones(1, 3) * 1j}, "weights of type complex64, expected integers or floats"),
+        ({"corpus_embeddings": OUTSIDE}, "corpus_embeddings: .*indices"),
         ({"corpus_embeddings": tensor([[1.0, 0]])}, "of 3 dimensions; the index has sparse-embeddings of 2"),
         ({"corpus_embeddings": [[("a", 1.0)]]}, "sparse-embeddings of 3 dimensions; the index has decoded"),
         ({"corpus_embeddings": [[("a b", 1.0)]]}, "white space"),
