@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.records import Document
+from lexvl_anserini.ground.records import NOT_INDEXED, Document, name_token
 
 NAMED = 5  # ids named in an error: enough to see a pattern, few enough for one line
 Documents = Callable[[], Iterator[Document]]
@@ -138,9 +138,14 @@ NUMBERS = {int, float}  # types of weights
 HUGE = 1e300  # what no weight reaches
 
 
-def parse_weights(vector: Any, where: str) -> dict[str, float]:
-    """Term -> weight of an object or a list of [term, weight]; integers if all are whole, as 13.0 is."""
+def parse_weights(vector: Any, where: str, tokens: bool = False) -> dict[str, float]:
+    """Term -> weight of an object or a list of [term, weight]; integers if all are whole, as 13.0 is.
+
+    Where the terms are `tokens` of an encoder, those of white space get the names of its vocabulary.
+    """
     weights = vector if isinstance(vector, dict) else _parse_pairs(vector, where)
+    if tokens and any(map(NOT_INDEXED.search, weights)):
+        weights = _parse_pairs([(name_token(term), weight) for term, weight in weights.items()], where)
     values = weights.values()
     kinds = set(map(type, values))
     if values and (not kinds <= NUMBERS or min(values) < 0 or max(values) >= HUGE):

@@ -248,7 +248,7 @@ def _has_vectors(path: Path) -> bool:
 
 def _parse_query(line: Line, manifest: Manifest) -> ImpactQuery:
     row, where = parse_object(line), line.where
-    query_id, vector = row.get("id"), parse_weights(row.get("vector"), where)
+    query_id, vector = row.get("id"), parse_weights(row.get("vector"), where, tokens=True)
     if not isinstance(query_id, str) or query_id.split() != [query_id]:
         raise DataError(f"{where}: id {query_id!r}, expected a text without white space")
     if float in map(type, vector.values()):

@@ -136,6 +136,8 @@ def import_file(
         known = ", ".join(filter(None, READERS))
         raise UsageError(f"{source}: expected a file in {known}, plain or compressed, or a folder of JSON lines")
     reader = partial(READERS[suffix], source, span=settings.layout.shard_size, escape_ids=settings.escape_ids)
+    if settings.model and READERS[suffix] is not CiffVectors:
+        reader = partial(reader, tokens=True)
     if suffix in MATRICES:
         file = settings.vocabulary
         stored = Vocabulary(read_entries(file, "term").values(), str(file)) if file else None

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.data.checks import check_id, parse_weights
-from lexvl_anserini.data.lines import Line, get_plain_suffix, parse_object, read_entries, read_lines
+from lexvl_anserini.data.lines import Line, get_plain_suffix, log_once, parse_object, read_entries, read_lines
 from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError, describe_error
 from lexvl_anserini.ground.manifest import MANIFEST
 from lexvl_anserini.ground.progress import Progress
@@ -47,8 +47,8 @@ def list_files(source: Path) -> list[Path]:
 class JsonVectors:
     """Documents as JSON lines; see `importing.Vectors`. They are read twice. Memory: a shard, 8 bytes a document."""
 
-    def __init__(self, source: Path, room: Path, span: int, escape_ids: bool = False):
-        self._files, self._span, self._escape_ids = list_files(source), span, escape_ids
+    def __init__(self, source: Path, room: Path, span: int, escape_ids: bool = False, tokens: bool = False):
+        self._files, self._span, self._escape_ids, self._tokens = list_files(source), span, escape_ids, tokens
         self._dimensions: dict[str, int] = {}
         peaks, self.integers = array("d"), True
         problems: list[str] = []
@@ -78,7 +78,7 @@ class JsonVectors:
         """Returns the id, the weights and all fields of a line."""
         row, where = parse_object(line), line.where
         doc_id = check_id(next((row[name] for name in IDS if name in row), None), where, self._escape_ids)
-        weights = parse_weights(row.get("vector"), where)
+        weights = parse_weights(row.get("vector"), where, self._tokens)
         if not weights.keys() <= self._dimensions.keys():
             for term in weights:
                 check_term(term, where)
@@ -103,11 +103,19 @@ class MatrixVectors:
     """The rows of a sparse matrix as documents, with a file of their ids; see `importing.Vectors`."""
 
     def __init__(
-        self, source: Path, room: Path, span: int, escape_ids: bool = False, ids: Path | None = None, terms: Any = None
+        self,
+        source: Path,
+        room: Path,
+        span: int,
+        escape_ids: bool = False,
+        tokens: bool = False,
+        ids: Path | None = None,
+        terms: Any = None,
     ):
         if ids is None or terms is None:
             raise UsageError(f"{source}: a matrix has neither ids nor terms; give --ids, and --vocabulary or --encoder")
         matrix, listed = read_matrix(source), read_entries(ids, "id")
+        matrix = _leave_out_padding(matrix, len(terms), source) if tokens else matrix
         self._ids = [check_id(name, f"{ids} line {number}", escape_ids) for number, name in listed.items()]
         if matrix.shape != (len(self._ids), len(terms)):
             shape = f"a matrix of {matrix.shape[0]:,} rows and {matrix.shape[1]:,} columns"
@@ -127,6 +135,16 @@ class MatrixVectors:
             ids, rows = self._ids[first : first + self._span], self._matrix[first : first + self._span]
             yield _build_shard(rows, ids, [""] * len(ids), [{}] * len(ids), self.integers)
             progress(len(ids))
+
+
+def _leave_out_padding(matrix: sparse.csr_matrix, tokens: int, source: Path) -> sparse.csr_matrix:
+    """The columns of tokens, as encoders read a matrix of theirs with rows of padding after them."""
+    from lexvl_anserini.encoders.families.splade import is_padded
+
+    if not is_padded(matrix.shape[1], tokens):
+        return matrix
+    log_once(f"{source}: {tokens:,} of {matrix.shape[1]:,} columns are tokens; the others are padding and left out")
+    return matrix[:, :tokens]
 
 
 def check_impact(source: Path, most: int) -> None:

@@ -22,7 +22,7 @@ from lexvl_anserini.encoders.encoder import Encoder, Kind
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, compute_row_max
-from lexvl_anserini.ground.records import Document, ImpactQuery, Topic, Vocabulary
+from lexvl_anserini.ground.records import Document, ImpactQuery, Topic, Vocabulary, name_token
 from lexvl_anserini.searching.searcher import Index, open_built, search_index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.reading import read_vocabulary
@@ -163,7 +163,7 @@ def _is_decoded(embeddings: Any) -> bool:
 
 def _read_decoded(embeddings: Any, terms: Vocabulary | None) -> tuple[sparse.csr_matrix, Vocabulary]:
     """Makes CSR of pairs; if a row has a token twice, its last pair counts, as in sentence-transformers."""
-    rows = [dict(row) for row in embeddings]
+    rows = [{name_token(token): weight for token, weight in row} for row in embeddings]
     if terms is None:
         terms = Vocabulary(sorted({token for row in rows for token in row}), "corpus_embeddings")
     dims = terms.dimension

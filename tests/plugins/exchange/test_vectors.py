@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ from shard_folders import read_all, write_shards
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_plugins.exchange import import_shards
 from lexvl_plugins.exchange.importing import ImportSettings, import_file, name_shards
-from lexvl_plugins.exchange.vectors import read_matrix
+from lexvl_plugins.exchange.vectors import JsonVectors, MatrixVectors, read_matrix
 
 # What `SparseEncoder.decode` of sentence-transformers returns for a document.
 PAIRS = [["boat", 2.0], ["sea", 1.0]]
@@ -273,6 +275,22 @@ def test_an_encoder_gives_the_vocabulary_and_encodes_queries(tmp_path: Path) -> 
         assert [hit.doc_id for hit in searcher.search("boat moon")] == ["z", "x", "y"]
     with pytest.raises(DataError, match="1 of 2 terms, the first is 'zzzunknown', are not in the encoder's vocabulary"):
         imported(tmp_path, lines({"id": "x", "vector": {"boat": 1, "zzzunknown": 2}}), model=model)
+
+
+def test_white_space_and_padding_of_an_encoder(tmp_path: Path) -> None:
+    """As sentence-transformers writes tokens of ModernBERT, and 4 columns of 3 tokens."""
+    (tmp_path / "v.jsonl").write_bytes(lines({"id": "x", "vector": [["  ", 1], ["\n", 2]]}))
+    assert JsonVectors(tmp_path / "v.jsonl", tmp_path, 1, tokens=True).terms == ("␣␣", "<0x0A>")
+    (tmp_path / "v.jsonl").write_bytes(lines({"id": "x", "vector": {" ": 1, "␣": 2}}))
+    with pytest.raises(DataError, match="a term twice in vector"):
+        JsonVectors(tmp_path / "v.jsonl", tmp_path, 1, tokens=True)
+    sparse.save_npz(tmp_path / "m.npz", sparse.csr_matrix([[0, 2, 1, 7]]))
+    (tmp_path / "ids").write_text("x")
+    padded = partial(MatrixVectors, tmp_path / "m.npz", tmp_path, 1, ids=tmp_path / "ids", terms=["a", "b", "c"])
+    [shard] = padded(tokens=True).read_shards(silent)
+    assert shard.vectors.toarray().tolist() == [[0, 2, 1]]
+    with pytest.raises(DataError, match=r"1 rows and 4 columns, expected 1 \(.*ids\) and 3"):
+        padded()
 
 
 weights = st.one_of(st.integers(1, 1 << 20), st.floats(0, 1e6, width=32))
