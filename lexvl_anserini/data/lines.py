@@ -14,7 +14,7 @@ import re
 import stat
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -312,6 +312,14 @@ def some(names: Sequence[str], number: int = NAMED) -> str:
     """The first names, and how many others there are."""
     more = f" and {len(names) - number} more" if len(names) > number else ""
     return ", ".join(names[:number]) + more
+
+
+def log_unknown(terms: Iterable[str], known: Collection[str], where: str) -> None:
+    """Logs listed terms that are not in a vocabulary, and those of another case that are."""
+    if strange := sorted(set(terms).difference(known)):
+        near = sorted({term.lower() for term in strange}.intersection(known))
+        hint = f"; did you mean {some(list(map(repr, near)))}?" if near else ""
+        log_once(f"{where}: no terms of its vocabulary: {some(list(map(repr, strange)))}{hint}", logging.WARNING)
 
 
 def printable(name: str) -> str:
