@@ -248,7 +248,8 @@ def _has_vectors(path: Path) -> bool:
 
 def _parse_query(line: Line, manifest: Manifest) -> ImpactQuery:
     row, where = parse_object(line), line.where
-    query_id, vector = row.get("id"), parse_weights(row.get("vector"), where, tokens=True)
+    query_id = row.get("id")
+    vector: Mapping[str, float] = parse_weights(row.get("vector"), where, tokens=True)
     if not isinstance(query_id, str) or query_id.split() != [query_id]:
         raise DataError(f"{where}: id {query_id!r}, expected a text without white space")
     if float in map(type, vector.values()):
@@ -258,7 +259,7 @@ def _parse_query(line: Line, manifest: Manifest) -> ImpactQuery:
         if not 1 <= weight < SCORE_LIMIT:
             expected = f"expected an integer from 1 to {SCORE_LIMIT - 1:,}"
             raise DataError(f"{where}: weight {str(weight)[:40]} of term {term!r}, {expected}")
-    return ImpactQuery(query_id, cast(dict[str, int], vector))
+    return ImpactQuery(query_id, cast("Mapping[str, int]", vector))
 
 
 def _quantise(vector: Mapping[str, float], manifest: Manifest) -> Mapping[str, float]:

@@ -177,6 +177,8 @@ def check_matrix(matrix: Any) -> sparse.csr_matrix:
     if matrix.dtype.kind not in "iuf":
         raise ValueError(f"weights of type {matrix.dtype}, expected integers or floats")
     if matrix.format in ("csr", "csc", "bsr"):  # the constructors of the others check
+        if (matrix.indptr[1:] < matrix.indptr[:-1]).any():  # of which scipy checks nothing if the last is below 0
+            raise ValueError("index pointers that fall")
         matrix.check_format(full_check=True)
     rows = sparse.csr_matrix(matrix.astype(matrix.dtype if matrix.dtype.kind == "f" else np.int64))
     rows.sum_duplicates()

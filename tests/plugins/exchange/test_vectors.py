@@ -211,6 +211,7 @@ OUTSIDE: dict[str, dict[str, Any]] = {
     "csr": {"indices": [0, 9], "indptr": [0, 1, 2]},
     "csr, below 0": {"indices": [0, -2], "indptr": [0, 1, 2]},
     "csr, ends that fall": {"indices": [0, 1], "indptr": [0, 900_000, 2]},
+    "csr, an end below 0": {"indices": [0, 1], "indptr": [0, 900_000, -1]},
     "csc": {"indices": [0, 9], "indptr": [0, 1, 2]},
     "csc, ends that fall": {"indices": [0, 1], "indptr": [0, 900_000, 2]},
     "bsr": {"indices": [0, 9], "indptr": [0, 1, 2]},
