@@ -87,6 +87,7 @@ MALFORMED = {
         ("q1 Q0 d1 1 inf tag", "line 2: score 'inf' is not finite"),
         ("q0 Q0 d0 2 1 tag", "line 2: document 'd0' a second time for topic 'q0'"),
         ("q1 Q0 \udce9 1 1 tag", "line 2: not UTF-8"),
+        ("1 7 1\r1 8 2", "line 2: a carriage return between columns, expected line feeds"),
     ],
     MSMARCO_LINE: [
         ("q1\td2\t1", "line 2: rank 1 a second time for topic 'q1'; without scores, ranks must be distinct"),
