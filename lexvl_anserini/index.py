@@ -15,9 +15,10 @@ from typing import Annotated, Any
 import typer
 
 from lexvl_anserini import cli
+from lexvl_anserini.data.lines import read_entries
 from lexvl_anserini.engines.engine import find_engine, find_urls
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import FIELDS, Manifest
 from lexvl_anserini.searching.building import (
     append_index,
@@ -289,17 +290,11 @@ def estimate(shards: Path, index: Path, manifest: Manifest) -> dict[str, Any]:
 
 def read_ids(path: Path) -> list[str]:
     """The ids of a file, one a line."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArtefactError(f"{path}: no file of ids ({error})") from error
-    ids = lines[:-1] if lines[-1] == "" else lines
-    for number, line in enumerate(ids, start=1):
-        if line.split() != [line]:
-            raise ArtefactError(f"{path} line {number}: {line!r}, expected an id without white space")
-    if not ids:
-        raise ArtefactError(f"{path}: no id in it")
-    return ids
+    ids = read_entries(path, "id")
+    for number, item_id in ids.items():
+        if item_id.split() != [item_id]:
+            raise DataError(f"{path} line {number}: {item_id!r}, expected an id without white space")
+    return list(ids.values())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.records import Document, Qrel
+from lexvl_anserini.ground.records import NOT_INDEXED, Document, Qrel, name_token
 
 NAMED = 5  # ids named in an error: enough to see a pattern, few enough for one line
 Documents = Callable[[], Iterator[Document]]
@@ -146,6 +146,41 @@ def show_id(item_id: Any) -> str:
     """An id as errors show it: its `repr`, cut if it is long."""
     text = repr(item_id) if not isinstance(item_id, int) or abs(item_id) < _DIGITS else "of many digits"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+NUMBERS = {int, float}  # types of weights
+HUGE = 1e300  # what no weight reaches
+
+
+def parse_weights(vector: Any, where: str, tokens: bool = False) -> dict[str, float]:
+    """Term -> weight of an object or a list of [term, weight]; integers if all are whole, as 13.0 is.
+
+    Where the terms are `tokens` of an encoder, those of white space get the names of its vocabulary.
+    """
+    weights = vector if isinstance(vector, dict) else _parse_pairs(vector, where)
+    if tokens and any(map(NOT_INDEXED.search, weights)):
+        weights = _parse_pairs([(name_token(term), weight) for term, weight in weights.items()], where)
+    values = weights.values()
+    kinds = set(map(type, values))
+    if values and (not kinds <= NUMBERS or min(values) < 0 or max(values) >= HUGE):
+        term = next(t for t, w in weights.items() if type(w) not in NUMBERS or not 0 <= w < HUGE)
+        raise DataError(f"{where}: weight {show_id(weights[term])} of term {show_id(term)}, expected 0 or more")
+    whole = float in kinds and all(float(weight).is_integer() for weight in values)
+    return {term: int(weight) for term, weight in weights.items()} if whole else weights
+
+
+def _parse_pairs(pairs: Any, where: str) -> dict[str, float]:
+    """The weights of a list of [term, weight]."""
+    try:
+        terms = [(term, weight) for term, weight in pairs]
+        weights = dict(terms)
+    except (TypeError, ValueError):
+        terms, weights = [], {None: 0}
+    if not set(map(type, weights)) <= {str}:
+        raise DataError(f"{where}: vector {show_id(pairs)}, expected an object of term and weight, or pairs")
+    if len(weights) < len(terms):
+        raise DataError(f"{where}: a term twice in vector {show_id(pairs)}")
+    return weights
 
 
 class SeenIds:

@@ -14,9 +14,9 @@ import re
 import stat
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -29,6 +29,12 @@ REPLACEMENT = "\ufffd"
 PACKED = (".gz", ".zst")  # suffixes of compressed files
 DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)  # what reading a damaged gzip file raises
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_KEY_END = re.compile(rb'"\s*:')  # after every key, and at some places in texts
+# Names of columns of which headers consist: of topics, passages and tables of them.
+HEADER = frozenset(
+    ("id", "qid", "pid", "docid", "query-id", "topic-id", "doc-id", "passage-id", "corpus-id", "topic", "query")
+    + ("question", "text", "title", "passage", "document", "contents", "positive", "negative")
+)
 
 
 class LinePlace(NamedTuple):
@@ -79,25 +85,56 @@ def open_packed(path: Path) -> BinaryIO:
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """Lines that are not blank, numbered from 1; a byte order mark and carriage returns are dropped.
+    """Lines that are not blank, numbered from 1; a byte order mark and carriage returns at ends are dropped.
 
-    Only a line feed ends a line: U+2028 and similar characters are part of texts.
+    Only a line feed ends a line, or carriage returns alone in a file without any: U+2028 is part of a text.
     """
     number = 0
     try:
         with open_packed(path) as source:
-            for number, data in enumerate(source, start=1):
-                if number == 1:
-                    data = data.removeprefix(BOM)
-                data = data.rstrip(b"\r\n")
-                if data.strip():
-                    yield Line(path, number, data)
+            for number, data in enumerate(_split_lines(source, path), start=1):
+                if line := _trim(path, number, data):
+                    yield line
     except DAMAGED_GZIP as problem:
         raise DataError(
             f"{path} after line {number}: damaged gzip file ({problem}); fetch or compress it again"
         ) from problem
     except OSError as problem:
         raise describe_unreadable(path, problem) from problem
+
+
+def _split_lines(source: BinaryIO, path: Path, before: bytes = b"\r") -> Iterator[bytes]:
+    """The lines with their ends; `before` is the byte before them."""
+    first = source.readline()
+    if before == b"\r" and b"\r" in first.rstrip(b"\r") and not first.endswith(b"\n"):
+        log_once(f"{path}: carriage returns alone end its lines")
+        yield from first.splitlines(keepends=True)
+    else:
+        yield first
+        yield from source
+
+
+def _trim(path: Path, number: int, data: bytes) -> Line | None:
+    """A line without mark and end, None for a blank one; refuses columns after a carriage return inside it."""
+    line = Line(path, number, (data.removeprefix(BOM) if number == 1 else data).rstrip(b"\r\n"))
+    if b"\t" in line.data.partition(b"\r")[2]:
+        raise DataError(f"{line.where}: a carriage return before a tab, expected a line feed; convert: tr '\\r' '\\n'")
+    return line if line.data.strip() else None
+
+
+def read_entries(path: Path, what: str) -> dict[int, str]:
+    """The entries of a list, one a line, by the numbers of their lines; blank lines are none."""
+    if not (entries := {line.number: decode(line) for line in read_lines(path)}):
+        raise DataError(f"{path}: no {what} in it; expected one a line")
+    return entries
+
+
+def is_header(line: Line, columns: Sequence[str]) -> bool:
+    """Whether a file's first line names columns instead of having a row of them; a line is logged if it does."""
+    header = line.number == 1 and {name.strip().lower().replace("_", "-").strip("-") for name in columns} <= HEADER
+    if header:
+        log_once(f"{line.where}: skipped, a header ({', '.join(map(printable, columns))})")
+    return header
 
 
 def describe_unreadable(path: Path | str, problem: Exception) -> DataError:
@@ -110,48 +147,82 @@ def read_placed_lines(path: Path, place: LinePlace = LinePlace()) -> Iterator[tu
     number, offset = place
     try:
         with open_packed(path) as source:
-            source.seek(offset)
-            for data in source:
+            source.seek(max(0, offset - 1))
+            before = source.read(1) if offset else b"\r"
+            for data in _split_lines(source, path, before):
                 here = LinePlace(number, offset)
                 number, offset = number + 1, offset + len(data)
-                data = (data if here.bytes else data.removeprefix(BOM)).rstrip(b"\r\n")
-                if data.strip():
-                    yield here, Line(path, number, data)
+                if line := _trim(path, number, data):
+                    yield here, line
     except OSError as problem:
         raise describe_unreadable(path, problem) from problem
 
 
 def decode(line: Line) -> str:
     """The line as text."""
+    return _decode(line.data, line.where)
+
+
+def _decode(data: bytes, where: str) -> str:
     try:
-        return line.data.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as problem:
-        byte = line.data[problem.start]
-        raise DataError(
-            f"{line.where}: not valid UTF-8 (0x{byte:02x} at byte {problem.start + 1} of the line); convert the file"
-        ) from problem
+        place = f"0x{data[problem.start]:02x} at byte {problem.start + 1} of the line"
+        raise DataError(f"{where}: not valid UTF-8 ({place}); convert the file") from problem
 
 
 def parse_object(line: Line) -> dict[str, Any]:
-    r"""The line as one JSON object.
-
-    A lone surrogate (`"\ud83d"`, left by tools that cut texts by UTF-16 units) becomes U+FFFD, which a tokenizer, an
-    index and a UTF-8 file can hold.
-    """
-    try:
-        record = orjson.loads(line.data)
-    except orjson.JSONDecodeError:
-        # orjson refuses lone surrogates; the standard library keeps them and has better messages about malformed JSON.
-        try:
-            # It also takes NaN, which is no JSON and which nothing can store.
-            record = whole_characters(json.loads(decode(line), parse_constant=lambda name: None))
-        except (ValueError, RecursionError) as problem:
-            # After a semicolon, Python advises to lift its limit of digits.
-            raise DataError(f"{line.where}: malformed JSON ({str(problem).partition(';')[0]})") from problem
+    """The line as one JSON object, see `parse_json`."""
+    record = parse_json(line.data, line.where)
     if not isinstance(record, dict):
         raise DataError(
             f'{line.where}: a JSON {_describe_type(record)}, expected an object such as {{"_id": ..., "text": ...}}'
         )
+    return record
+
+
+def parse_json(data: bytes, where: str) -> Any:
+    r"""One JSON value; an object that has a key twice, or a lone surrogate in one, is refused.
+
+    A lone surrogate in a text (`"\ud83d"`, left by tools that cut texts by UTF-16 units) becomes U+FFFD, which a
+    tokenizer, an index and a UTF-8 file can hold. NaN, which is no JSON and which nothing can store, becomes null.
+    """
+    data = data.removeprefix(BOM)
+    try:
+        value = orjson.loads(data)
+        if len(_KEY_END.findall(data)) == _count_keys(value):  # it keeps the last of equal keys
+            return value
+    except orjson.JSONDecodeError:
+        pass  # the standard library takes lone surrogates and NaN, and has better messages about malformed JSON
+    try:
+        distinct = partial(take_distinct, where)
+        text = _decode(data, where)
+        return whole_characters(json.loads(text, object_pairs_hook=distinct, parse_constant=lambda name: None))
+    except (ValueError, RecursionError) as problem:
+        # After a semicolon, Python advises to lift its limit of digits.
+        raise DataError(f"{where}: malformed JSON ({str(problem).partition(';')[0]})") from problem
+
+
+def _count_keys(value: Any) -> int:
+    """The number of keys of all objects in a JSON value."""
+    number, waiting = 0, [[value]]
+    while waiting:
+        value = waiting.pop()
+        number += len(value) if isinstance(value, dict) else 0
+        waiting += [
+            item for item in (value.values() if isinstance(value, dict) else value) if type(item) in (dict, list)
+        ]
+    return number
+
+
+def take_distinct(where: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of JSON's keys and values; refuses one that has a key twice, or a lone surrogate in a key."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise DataError(f"{where}: key {twice!r:.80} is twice in an object, expected once")
+    if broken := next(filter(_SURROGATE.search, record), None):
+        raise DataError(f"{where}: lone surrogate in key {broken!r:.80}, half a character; expected whole ones")
     return record
 
 
@@ -164,13 +235,13 @@ def get_string(record: dict[str, Any], key: str, where: str) -> str | None:
 
 
 def whole_characters(value: Any) -> Any:
-    """A JSON value with U+FFFD for lone surrogates in its strings and keys."""
+    """A JSON value with U+FFFD for lone surrogates in its strings."""
     if isinstance(value, str):
         return _SURROGATE.sub(REPLACEMENT, value)
     if isinstance(value, list):
         return [whole_characters(item) for item in value]
     if isinstance(value, dict):
-        return {whole_characters(key): whole_characters(item) for key, item in value.items()}
+        return {key: whole_characters(item) for key, item in value.items()}
     return value
 
 
@@ -267,6 +338,14 @@ def some(names: Sequence[str], number: int = NAMED) -> str:
     """The first names, and how many others there are."""
     more = f" and {len(names) - number} more" if len(names) > number else ""
     return ", ".join(names[:number]) + more
+
+
+def log_unknown(terms: Iterable[str], known: Collection[str], where: str) -> None:
+    """Logs listed terms that are not in a vocabulary, and those of another case that are."""
+    if strange := sorted(set(terms).difference(known)):
+        near = sorted({term.lower() for term in strange}.intersection(known))
+        hint = f"; did you mean {some(list(map(repr, near)))}?" if near else ""
+        log_once(f"{where}: no terms of its vocabulary: {some(list(map(repr, strange)))}{hint}", logging.WARNING)
 
 
 def printable(name: str) -> str:

@@ -16,6 +16,7 @@ from lexvl_anserini.data.lines import (
     decode,
     get_plain_suffix,
     get_string,
+    is_header,
     log_once,
     parse_object,
     read_lines,
@@ -115,7 +116,8 @@ def _read_topics(path: Path, escape_ids: bool) -> Iterator[tuple[str, Topic]]:
         yield from _read_trec_topics(path, escape_ids)
     elif suffix in (".tsv", ".txt"):
         for line in read_lines(path):
-            yield line.where, _parse_tsv_topic(line, escape_ids)
+            if not is_header(line, decode(line).split("\t")):
+                yield line.where, _parse_tsv_topic(line, escape_ids)
     else:
         raise DataError(f"{path}: unknown format of topics {suffix!r}; expected {TOPIC_FORMATS}")
 

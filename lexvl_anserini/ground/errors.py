@@ -22,7 +22,7 @@ def describe_error(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     first = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
     for word, reason in ADVICE.items():
-        first = reason if word in first else first
+        first = reason if word in str(error) else first
     shown = "".join(letter if letter.isprintable() else "?" for letter in first[:LONGEST_REASON])
     return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 

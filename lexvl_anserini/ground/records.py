@@ -187,6 +187,11 @@ def check_term(term: str, where: str) -> None:
     raise ArtefactError(f"{where}: term {term[:80]!r} {problem}; an impact index cannot hold it, rename the term")
 
 
+def name_token(token: str) -> str:
+    """The term of a token: the sign of a blank, or its number, in the place of a character that no term may have."""
+    return NOT_INDEXED.sub(lambda found: "\u2423" if found[0] == " " else f"<0x{ord(found[0]):02X}>", token)
+
+
 def mark_field(field: str, term: str) -> str:
     """The name of a field's term in an index of several fields: `text:boat`."""
     return f"{field}:{term}"

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
+from lexvl_anserini.data.checks import parse_weights
 from lexvl_anserini.data.dataset import Dataset, get_family, load_reference
-from lexvl_anserini.data.lines import get_plain_suffix, parse_object, read_lines
+from lexvl_anserini.data.lines import Line, get_plain_suffix, log_once, parse_object, read_lines
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import compute_sha256, read_json
 from lexvl_anserini.ground.manifest import Manifest, name_manifest
+from lexvl_anserini.ground.quantise import CsrRows, Quantiser
 from lexvl_anserini.ground.records import (
     SCORE_LIMIT,
     VOCABULARY,
@@ -121,7 +123,7 @@ def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path |
     known = set(read_known_terms(vocabulary, manifest)) if vocabulary else None
     seen: set[str] = set()
     for line in read_lines(path):
-        query = _parse_query(parse_object(line), line.where)
+        query = _parse_query(line, manifest)
         if query.query_id in seen:
             raise DataError(f"{line.where}: query id {query.query_id!r} a second time; ids must be distinct")
         seen.add(query.query_id)
@@ -244,17 +246,30 @@ def _has_vectors(path: Path) -> bool:
     return first is not None and "vector" in parse_object(first)
 
 
-def _parse_query(row: dict[str, Any], where: str) -> ImpactQuery:
-    query_id, vector = row.get("id"), row.get("vector")
+def _parse_query(line: Line, manifest: Manifest) -> ImpactQuery:
+    row, where = parse_object(line), line.where
+    query_id = row.get("id")
+    vector: Mapping[str, float] = parse_weights(row.get("vector"), where, tokens=True)
     if not isinstance(query_id, str) or query_id.split() != [query_id]:
         raise DataError(f"{where}: id {query_id!r}, expected a text without white space")
-    if not isinstance(vector, dict):
-        raise DataError(f"{where}: vector {str(vector)[:40]!r}, expected an object of term and weight")
+    if float in map(type, vector.values()):
+        vector = _quantise(vector, manifest)
+        log_once(f"{line.path}: weights that are not whole are quantised, each query as those of the index are")
     for term, weight in vector.items():
-        if type(weight) is not int or not 1 <= weight < SCORE_LIMIT:
+        if not 1 <= weight < SCORE_LIMIT:
             expected = f"expected an integer from 1 to {SCORE_LIMIT - 1:,}"
             raise DataError(f"{where}: weight {str(weight)[:40]} of term {term!r}, {expected}")
-    return ImpactQuery(query_id, vector)
+    return ImpactQuery(query_id, cast("Mapping[str, int]", vector))
+
+
+def _quantise(vector: Mapping[str, float], manifest: Manifest) -> Mapping[str, float]:
+    """The integer weights of a query of floats."""
+    import numpy as np
+
+    quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else Quantiser()
+    size = len(vector)
+    rows = CsrRows(np.array([*vector.values()]), np.arange(size), np.array([0, size]), (1, size))
+    return quantiser.queries(rows, manifest.counts.max_impact).by_term([*vector])[0]
 
 
 def _read_manifest(path: Path) -> QueriesManifest:

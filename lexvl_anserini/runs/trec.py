@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.data.lines import BOM, open_packed
+from lexvl_anserini.data.lines import read_lines
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write, compute_sha256, is_same_file, open_gzip
@@ -83,7 +82,8 @@ def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:
     With `unscored`, an MS MARCO run (query-id, doc-id, rank) is read too, with the scores 1 / rank, as MS MARCO's own
     tools convert it; no two documents of a topic have the same rank.
     """
-    if unscored and len(next((line for line in _read_lines(path) if line.strip()), b"").split()) == 3:
+    first = next(read_lines(path), None) if unscored else None
+    if first is not None and len(first.data.split()) == 3:
         return _check_fields(path, _parse_unscored, distinct_ranks=True)
     return _check_fields(path, _parse)
 
@@ -92,20 +92,21 @@ def _check_fields(
     path: Path, parse: Callable[[bytes, str], ScoredDoc], distinct_ranks: bool = False
 ) -> Iterator[ScoredDoc]:
     seen: dict[str, set[str | int]] = {}
-    for number, line in enumerate(_read_lines(path), start=1):
-        if line.strip():
-            where = f"{path} line {number}"
-            scored = parse(line, where)
-            again = f"a second time for topic {scored.query_id!r}"
-            documents = seen.setdefault(scored.query_id, set())
-            if scored.doc_id in documents:
-                raise DataError(f"{where}: document {scored.doc_id!r} {again}, expected once; keep its best line")
-            documents.add(scored.doc_id)
-            if distinct_ranks:
-                if scored.rank in documents:
-                    raise DataError(f"{where}: rank {scored.rank} {again}; without scores, ranks must be distinct")
-                documents.add(scored.rank)
-            yield scored
+    for line in read_lines(path):
+        where = line.where
+        if b"\r" in line.data:  # columns of several lines might pass for those of one
+            raise DataError(f"{where}: a carriage return between columns, expected line feeds at ends of lines")
+        scored = parse(line.data, where)
+        again = f"a second time for topic {scored.query_id!r}"
+        documents = seen.setdefault(scored.query_id, set())
+        if scored.doc_id in documents:
+            raise DataError(f"{where}: document {scored.doc_id!r} {again}, expected once; keep its best line")
+        documents.add(scored.doc_id)
+        if distinct_ranks:
+            if scored.rank in documents:
+                raise DataError(f"{where}: rank {scored.rank} {again}; without scores, ranks must be distinct")
+            documents.add(scored.rank)
+        yield scored
 
 
 def read_lists(path: Path) -> dict[str, RankedList]:
@@ -180,16 +181,6 @@ def write_run(
         written = replace(manifest, counts=counts, sha256=digest, **measured())
         write_beside(path, out, written.to_json())
     return written
-
-
-def _read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a plain or compressed file, without a byte order mark."""
-    try:
-        with open_packed(path) as source:
-            yield source.readline().removeprefix(BOM)
-            yield from source
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read as a run ({getattr(error, 'strerror', None) or error})") from error
 
 
 def _parse(line: bytes, where: str) -> ScoredDoc:

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from lexvl_anserini.data.lines import log_once
+from lexvl_anserini.data.lines import log_once, read_entries
 from lexvl_anserini.encoders.cards import remark_on
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder_from
 from lexvl_anserini.engines.approximation import check_recall
 from lexvl_anserini.engines.lucene.fields import load_word_analysis
-from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import FIELDS, NAMED, EncoderRef, FieldEntry, Manifest
 from lexvl_anserini.ground.progress import make_batches
 from lexvl_anserini.ground.quantise import Quantiser
@@ -108,14 +109,8 @@ class TermFile(frozenset[str]):
 
 def read_terms(path: str) -> TermFile:
     """Reads a list of terms, one a line."""
-    try:
-        raw = Path(path).read_bytes()
-        lines = raw.decode("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read as a list of terms ({error})") from error
-    if not (terms := TermFile(filter(None, map(str.strip, lines)))):
-        raise DataError(f"{path}: no term in it; expected one a line")
-    terms.source = f"{Path(path).name}@{sha256(raw).hexdigest()[:NAMED]}"
+    terms = TermFile(map(str.strip, read_entries(Path(path), "term").values()))
+    terms.source = f"{Path(path).name}@{compute_sha256(Path(path))[:NAMED]}"
     return terms
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, cast, overload
 
+from lexvl_anserini.data.lines import log_unknown
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.engines.engine import Engine, ImpactEngine, TextEngine, index_path, open_index
 from lexvl_anserini.engines.index_folder import (
@@ -31,7 +32,7 @@ from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.ground.typed import MOST, check_count, check_type
 from lexvl_anserini.queries.clauses import Query, TreeQuery
-from lexvl_anserini.queries.query_source import TYPED
+from lexvl_anserini.queries.query_source import TYPED, find_vocabulary_file, read_known_terms
 from lexvl_anserini.queries.query_vectors import FieldsTower, ShardVectors, VectorOf, encode_queries
 from lexvl_anserini.runs.order import RankedList, read_best
 from lexvl_anserini.runs.trec import DEFAULT_HITS
@@ -222,6 +223,9 @@ class Searcher:
         texts: Iterator[Any] | None = None
         refines = search.refines or isinstance(first, TreeQuery)
         check_kind(manifest, self.index.path, search, refines)
+        listed = (search.only_terms or frozenset()) | (search.without_terms or frozenset())
+        if listed and (vocabulary := find_vocabulary_file(self.index.path, None)):
+            log_unknown(listed, read_known_terms(vocabulary, manifest), str(self.index.path))
         if isinstance(first, Topic):
             if search.text_weight:
                 queries, texts = tee(queries)

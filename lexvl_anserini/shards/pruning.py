@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.data.lines import parse_object, read_lines
+from lexvl_anserini.data.lines import log_unknown, parse_object, read_lines
 from lexvl_anserini.ground.claims import ensure
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import compute_sha256, new_folder
@@ -131,6 +131,7 @@ def prune_shards(
 def write_pruned(shards: Path, output: Path, request: Manifest, pruning: Pruning, progress: Progress) -> Manifest:
     """Writes the pruned shards and their manifest, which is the request with counts."""
     vocabulary = read_vocabulary(shards, request)
+    log_unknown((pruning.only_terms or frozenset()) | pruning.without_terms, vocabulary.terms, str(shards))
     cuts = compute_cuts((d.vector for d in read_impacts(shards, request, vocabulary)), pruning)
     with new_folder(output) as part:
 

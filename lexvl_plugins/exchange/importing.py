@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.data.checks import SeenIds
-from lexvl_anserini.data.lines import choose_files, get_plain_suffix, remove_packing
+from lexvl_anserini.data.lines import choose_files, get_plain_suffix, read_entries, remove_packing
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -137,8 +137,11 @@ def import_file(
     if source.is_dir():
         refuse_inside(output, source, "its vectors")
     reader = partial(READERS[suffix], source, span=settings.layout.shard_size, escape_ids=settings.escape_ids)
+    if settings.model and READERS[suffix] is not CiffVectors:
+        reader = partial(reader, tokens=True)
     if suffix in MATRICES:
-        stored = Vocabulary.read(settings.vocabulary) if settings.vocabulary else None
+        file = settings.vocabulary
+        stored = Vocabulary(read_entries(file, "term").values(), str(file)) if file else None
         reader = partial(reader, ids=settings.ids, terms=settings.model.vocabulary if settings.model else stored)
     elif settings.ids or settings.vocabulary:
         raise UsageError(f"{source}: --ids and --vocabulary are for matrices ({', '.join(MATRICES)})")

@@ -15,8 +15,16 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lexvl_anserini.data.checks import check_id, show_id
-from lexvl_anserini.data.lines import Line, choose_files, get_plain_suffix, parse_object, read_lines
+from lexvl_anserini.data.checks import check_id, parse_weights
+from lexvl_anserini.data.lines import (
+    Line,
+    choose_files,
+    get_plain_suffix,
+    log_once,
+    parse_object,
+    read_entries,
+    read_lines,
+)
 from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError, describe_error, refuse_pointer
 from lexvl_anserini.ground.manifest import MANIFEST
 from lexvl_anserini.ground.progress import Progress
@@ -28,9 +36,6 @@ from lexvl_anserini.shards.reading import MAX_IMPACT
 JSON_LINES = (".jsonl", ".json")
 # Damaged lines that an error names.
 NAMED = 3
-# Types of weights, and what none reaches.
-NUMBERS = {int, float}
-HUGE = 1e300
 # Names that several tools give a document's id and text.
 IDS, TEXTS = ("id", "_id", "docid"), ("contents", "content", "text")
 
@@ -50,8 +55,8 @@ def list_files(source: Path) -> list[Path]:
 class JsonVectors:
     """Documents as JSON lines; see `importing.Vectors`. They are read twice. Memory: a shard, 8 bytes a document."""
 
-    def __init__(self, source: Path, room: Path, span: int, escape_ids: bool = False):
-        self._files, self._span, self._escape_ids = list_files(source), span, escape_ids
+    def __init__(self, source: Path, room: Path, span: int, escape_ids: bool = False, tokens: bool = False):
+        self._files, self._span, self._escape_ids, self._tokens = list_files(source), span, escape_ids, tokens
         self._dimensions: dict[str, int] = {}
         peaks, self.integers = array("d"), True
         problems: list[str] = []
@@ -81,13 +86,7 @@ class JsonVectors:
         """Returns the id, the weights and all fields of a line."""
         row, where = parse_object(line), line.where
         doc_id = check_id(next((row[name] for name in IDS if name in row), None), where, self._escape_ids)
-        weights: Any = row.get("vector")
-        if not isinstance(weights, dict):
-            weights = _parse_pairs(weights, where)
-        values = weights.values()
-        if values and (not set(map(type, values)) <= NUMBERS or min(values) < 0 or max(values) >= HUGE):
-            term = next(t for t, w in weights.items() if type(w) not in NUMBERS or not 0 <= w < HUGE)
-            raise DataError(f"{where}: weight {show_id(weights[term])} of term {show_id(term)}, expected 0 or more")
+        weights = parse_weights(row.get("vector"), where, self._tokens)
         if not weights.keys() <= self._dimensions.keys():
             for term in weights:
                 check_term(term, where)
@@ -112,22 +111,30 @@ class MatrixVectors:
     """The rows of a sparse matrix as documents, with a file of their ids; see `importing.Vectors`."""
 
     def __init__(
-        self, source: Path, room: Path, span: int, escape_ids: bool = False, ids: Path | None = None, terms: Any = None
+        self,
+        source: Path,
+        room: Path,
+        span: int,
+        escape_ids: bool = False,
+        tokens: bool = False,
+        ids: Path | None = None,
+        terms: Any = None,
     ):
         if ids is None or terms is None:
             raise UsageError(f"{source}: a matrix has neither ids nor terms; give --ids, and --vocabulary or --encoder")
-        matrix, lines = read_matrix(source), read_lines(ids)
-        self._ids = [check_id(line.data.decode("utf-8", "replace"), line.where, escape_ids) for line in lines]
-        if matrix.shape != (len(self._ids), len(terms)) or not self._ids:
+        matrix, listed = read_matrix(source), read_entries(ids, "id")
+        matrix = _leave_out_padding(matrix, len(terms), source) if tokens else matrix
+        self._ids = [check_id(name, f"{ids} line {number}", escape_ids) for number, name in listed.items()]
+        if matrix.shape != (len(self._ids), len(terms)):
             shape = f"a matrix of {matrix.shape[0]:,} rows and {matrix.shape[1]:,} columns"
             expected = f"expected {len(self._ids):,} ({ids}) and {len(terms):,}, the vocabulary"
             raise DataError(f"{source}: {shape}, {expected}")
         if wrong := int((~(np.isfinite(matrix.data) & (matrix.data >= 0))).sum()):
             raise DataError(f"{source}: {wrong:,} weights that are no numbers from 0 on")
         self._matrix, self._span = matrix, span
-        self.integers = bool(np.issubdtype(matrix.dtype, np.integer))
+        self.integers = bool((matrix.data == np.rint(matrix.data)).all())
         if self.integers:
-            check_impact(source, matrix.data.max(initial=0))
+            check_impact(source, int(matrix.data.max(initial=0)))
         self.documents, self.terms, self.peaks = len(self._ids), terms, compute_row_max(matrix)
 
     def read_shards(self, progress: Progress) -> Iterator[Shard]:
@@ -138,24 +145,20 @@ class MatrixVectors:
             progress(len(ids))
 
 
+def _leave_out_padding(matrix: sparse.csr_matrix, tokens: int, source: Path) -> sparse.csr_matrix:
+    """The columns of tokens, as encoders read a matrix of theirs with rows of padding after them."""
+    from lexvl_anserini.encoders.families.splade import is_padded
+
+    if not is_padded(matrix.shape[1], tokens):
+        return matrix
+    log_once(f"{source}: {tokens:,} of {matrix.shape[1]:,} columns are tokens; the others are padding and left out")
+    return matrix[:, :tokens]
+
+
 def check_impact(source: Path, most: int) -> None:
     """Refuses a greatest impact that has no exact scores."""
     if most > MAX_IMPACT:
         raise DataError(f"{source}: an impact of {most:,}, expected at most {MAX_IMPACT:,}; quantise with fewer bits")
-
-
-def _parse_pairs(pairs: Any, where: str) -> dict[str, float]:
-    """Returns the weights of a list of [term, weight]."""
-    try:
-        terms = [(term, weight) for term, weight in pairs]
-        weights = dict(terms)
-    except (TypeError, ValueError):
-        terms, weights = [], {None: 0}
-    if not set(map(type, weights)) <= {str}:
-        raise DataError(f"{where}: vector {show_id(pairs)}, expected an object of term and weight, or pairs")
-    if len(weights) < len(terms):
-        raise DataError(f"{where}: a term twice in vector {show_id(pairs)}")
-    return weights
 
 
 def _build_shard(rows: sparse.csr_matrix, ids: Any, texts: Any, metadata: Any, integers: bool) -> Shard:
@@ -168,19 +171,27 @@ def _build_shard(rows: sparse.csr_matrix, ids: Any, texts: Any, metadata: Any, i
 
 
 def read_matrix(source: Path) -> sparse.csr_matrix:
-    """Reads a matrix, .npz of scipy or .pt of torch, as CSR; weights of one place are summed, integers as int64."""
+    """Reads a matrix, .npz of scipy or .pt of torch, as CSR, see `check_matrix`."""
     refuse_pointer(source)
     try:
-        matrix = sparse.load_npz(source) if source.suffix.lower() == ".npz" else _read_tensor(source)
-        if matrix.format in ("csr", "csc", "bsr"):  # the constructors of the others check
-            matrix.check_format(full_check=True)
-        if np.issubdtype(matrix.dtype, np.integer):
-            matrix = matrix.astype(np.int64)
-        rows = sparse.csr_matrix(matrix)
-        rows.sum_duplicates()
-        return rows
+        return check_matrix(sparse.load_npz(source) if source.suffix.lower() == ".npz" else _read_tensor(source))
     except Exception as error:  # both libraries raise any error about a file that is another
         raise DataError(f"{source}: no sparse matrix [documents, terms] ({describe_error(error)})") from error
+
+
+def check_matrix(matrix: Any) -> sparse.csr_matrix:
+    """CSR of a scipy matrix of others; weights of one place are summed, integers as int64; ValueError for no such."""
+    if len(matrix.shape) != 2:
+        raise ValueError(f"dimensions: {len(matrix.shape)}, expected documents and terms")
+    if matrix.dtype.kind not in "iuf":
+        raise ValueError(f"weights of type {matrix.dtype}, expected integers or floats")
+    if matrix.format in ("csr", "csc", "bsr"):  # the constructors of the others check
+        if (matrix.indptr[1:] < matrix.indptr[:-1]).any():  # of which scipy checks nothing if the last is below 0
+            raise ValueError("index pointers that fall")
+        matrix.check_format(full_check=True)
+    rows = sparse.csr_matrix(matrix.astype(matrix.dtype if matrix.dtype.kind == "f" else np.int64))
+    rows.sum_duplicates()
+    return rows
 
 
 def _read_tensor(source: Path) -> sparse.coo_matrix:
@@ -189,7 +200,11 @@ def _read_tensor(source: Path) -> sparse.coo_matrix:
 
     with torch.sparse.check_sparse_tensor_invariants(True):
         stored = torch.load(source, map_location="cpu", weights_only=True)
-        tensor = torch.stack(list(stored)) if isinstance(stored, list | tuple) else stored
-        tensor = tensor if tensor.layout == torch.sparse_coo else tensor.to_sparse_coo()
+        return convert_tensor(torch.stack(list(stored)) if isinstance(stored, list | tuple) else stored)
+
+
+def convert_tensor(tensor: Any) -> sparse.coo_matrix:
+    """The matrix of a tensor of torch, weights of one place unsummed."""
+    tensor = tensor if str(tensor.layout) == "torch.sparse_coo" else tensor.to_sparse_coo()
     values = tensor._values().float() if tensor.is_floating_point() else tensor._values()  # scipy has no bfloat16
     return sparse.coo_matrix((values.numpy(), tensor._indices().numpy()), shape=tensor.shape)

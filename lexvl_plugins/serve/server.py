@@ -241,7 +241,7 @@ class ApiKeys:
     def read(cls, path: Path) -> ApiKeys:
         """The keys of a file, one a line; empty lines and those that begin with # are none."""
         try:
-            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+            lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: cannot be read ({error}); expected a text file with one key a line") from error
         keys = {number: key for number, key in enumerate(lines, 1) if key and not key.startswith("#")}

@@ -110,7 +110,7 @@ def test_the_command_changes_and_checks(tmp_path: Path) -> None:
     one, two, index = tmp_path / "one", tmp_path / "two", tmp_path / "index"
     write_shards(one, [("d1", {"a": 1}), ("d2", {"b": 3})], terms=terms)
     write_shards(two, [("d2", {"a": 5}), ("d3", {})], terms=terms)
-    (tmp_path / "ids.txt").write_text("d1\nd3\n")
+    (tmp_path / "ids.txt").write_text("\ufeffd1\r\nd3")
 
     def printed(*arguments: Any) -> dict[str, Any]:
         return json.loads(invoke(*arguments, "--index", index, "--format", "json"))
@@ -142,7 +142,7 @@ def test_the_command_refuses_what_makes_no_sense(tmp_path: Path) -> None:
         ((tmp_path / "shards", "--append", "--term-vectors", *index), "--term-vectors is for building one"),
         ((tmp_path / "shards", "--delete-ids", tmp_path / "ids.txt", *index), "--delete-ids takes no shards"),
         (("--delete-ids", tmp_path / "ids.txt", *index), r"ids.txt line 2: 'x y', expected an id without white space"),
-        (("--delete-ids", tmp_path / "none.txt", *index), "none.txt: no file of ids"),
+        (("--delete-ids", tmp_path / "none.txt", *index), "none.txt: cannot be read"),
         ((tmp_path / "shards", "--check", *index), "index: no such folder"),
     ):
         with pytest.raises(LexvlError, match=message):

@@ -18,9 +18,18 @@ TABBED = "\ufeffq1\tfirst query\r\n\nq2\tübung\tmit Tab\n"
 JSON_LINES = '{"_id": "q1", "text": "first query", "metadata": {}}\n{"_id": "q2", "text": "übung\\tmit Tab"}'
 
 
-@pytest.mark.parametrize("name", ["t.tsv", "t.tsv.gz", "t.txt", "q.jsonl", "q.jsonl.gz", "Q.JSONL.GZ"])
-def test_topics_in_each_layout(tmp_path, name):
-    path = pack_text(tmp_path / name, JSON_LINES if "jsonl" in name.lower() else TABBED)
+# The same of an old Macintosh, and with a header.
+RETURNED, HEADED = "q1\tfirst query\rq2\tübung\tmit Tab\r", "Query_ID\ttext\nq1\tfirst query\nq2\tübung\tmit Tab"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [(name, TABBED) for name in ("t.tsv", "t.tsv.gz", "t.txt")]
+    + [(name, JSON_LINES) for name in ("q.jsonl", "q.jsonl.gz", "Q.JSONL.GZ")]
+    + [("r.tsv", RETURNED), ("h.tsv", HEADED), ("r.jsonl", JSON_LINES.replace("\n", "\r"))],
+)
+def test_topics_in_each_layout(tmp_path, name, content):
+    path = pack_text(tmp_path / name, content)
     assert list(read_topics(path)) == [Topic("q1", "first query"), Topic("q2", "übung\tmit Tab")]
 
 
@@ -33,6 +42,10 @@ def test_topics_in_each_layout(tmp_path, name):
         ("t.tsv", "\ta\n", r"t\.tsv line 1: empty id"),
         ("t.tsv", "\n\n", r"t\.tsv: no query in it"),
         ("t.tsv", b"q1\tcaf\xe9\n", r"t\.tsv line 1: not valid UTF-8 \(0xe9 at byte 7 of the line\)"),
+        ("t.tsv", "q1\ta\rq2\tb\nq3\tc\n", r"t\.tsv line 1: a carriage return before a tab, expected a line feed"),
+        ("t.jsonl", '{"_id": "a", "text": "b", "text": "c"}', r"t\.jsonl line 1: key 'text' is twice in an object"),
+        ("t.jsonl", '{"_id": "a", "text": "", "m": [{"k": 1, "k" : 1}]}', r"t\.jsonl line 1: key 'k' is twice"),
+        ("t.jsonl", r'{"_id": "a", "text": "b", "\ud83d": 1}', r"t\.jsonl line 1: lone surrogate in key '.ud83d'"),
         ("t.json", "{}", r"t\.json: unknown format of topics '\.json'; expected \.tsv"),
         ("t.jsonl", '{"text": "a"}', r"t\.jsonl line 1: no '_id'; keys found: text"),
         ("t.jsonl", '{"_id": "a"}', r"t\.jsonl line 1: no 'text'; keys found: _id"),

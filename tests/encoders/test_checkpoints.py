@@ -218,6 +218,21 @@ def test_garbage_is_one_line(tmp_path, suffix, content):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
+def test_whole_numbers_without_scales_are_no_weights(tmp_path, suffix):
+    """But positions and masks may be whole."""
+    save = save_file if suffix == "safetensors" else torch.save
+    buffers = {"position_ids": torch.arange(8)[None], "attn.bias": torch.ones(1, 1, 2, 2, dtype=torch.uint8)}
+    for kind in (torch.int8, torch.uint8, torch.int32, torch.int64, torch.complex64):
+        save({"a.weight": torch.ones(2, 2, dtype=kind), **buffers}, path := tmp_path / f"model.{suffix}")
+        with pytest.raises(
+            CheckpointError, match=f"a.weight has numbers of type {str(kind)[6:]}, expected floats; name"
+        ):
+            read_weights(path)
+    save({"a.weight": torch.ones(2, 2), **buffers}, path)
+    assert len(read_weights(path)) == 3
+
+
 def test_no_tensors(tmp_path):
     expected = "expected a mapping of names to tensors, (or one under state_dict|found list)"
     for data in ({"a": {"b": {"c": torch.ones(1)}}}, {}, {"model": 3}, {"epoch": 3}, [torch.ones(1)]):

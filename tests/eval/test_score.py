@@ -191,7 +191,7 @@ def test_table_puts_data_sets_side_by_side(toy: Path, call: Callable):
         ("--run qrels.tsv --qrels qrels.tsv", 1, "line 1: rank 'score', expected a whole number"),
         ("--run a.trec --qrels empty.tsv", 1, "no judgement"),
         ("--run empty.trec --qrels qrels.tsv", 1, "the run is empty"),
-        ("--run cut.trec.gz --qrels qrels.tsv", 1, "cannot be read as a run"),
+        ("--run cut.trec.gz --qrels qrels.tsv", 1, "damaged gzip file"),
         ("--run a.trec --qrels cut.tsv.zst", 1, "cannot be read"),
         ("--run a.trec --qrels qrels.tsv --measure nDGC@10", 2, "did you mean 'nDCG@k'"),
         ("--run a.trec --qrels qrels.tsv --relevance-level 0", 2, "below 1"),

@@ -56,7 +56,7 @@ def test_compressed_files(tmp_path: Path):
     run.write_bytes(gzip.compress(TREC.encode()))
     assert read(run) == list(read_run(run)) and list(parse_regular_hits(run))
     run.write_bytes(gzip.compress(TREC.encode())[:-10])
-    with pytest.raises(DataError, match="cannot be read as a run"):
+    with pytest.raises(DataError, match="damaged gzip file"):
         read(run)
 
 
@@ -68,6 +68,7 @@ def test_compressed_files(tmp_path: Path):
         "q1 Q0 a 0x1 9 t\n", "q1 Q0 a 1.0 9 t\n", "q1 Q0 a 1 nan t\n", "q1 Q0 a 1 1e400 t\n", "q1 Q0 a 1 1_0 t\n",
         "q1 Q0 a 2147483648 9 t\n", "q1 Q0 a 1 9 \x0bt\n", "q1 Q0 a 1 9 t\nq1 Q0 a 2 8 t\n",
         "q1 Q0 a 1 9 t\nq2 Q0 a 1 9 t\nq1 Q0 b 2 8 t\n", "q1\ta\t0\n", "q1\ta\t1\nq1\tb\t1\n", "\n", "q1\n",
+        "q1 Q0 a 1 9 t\rq2 Q0 a 1 9 t\r", "q1 Q0 a 1 9 t\rq2 Q0 a 1 9 t\nq3 Q0 a 1 9 t\n",
     ],
 )  # fmt: skip
 def test_irregular_files_are_read_line_by_line(text: str, tmp_path: Path):

@@ -165,12 +165,13 @@ def test_numbers_that_make_no_sense(wrong: dict[str, Any]) -> None:
 
 def test_files_of_terms(tmp_path: Path) -> None:
     path = tmp_path / "terms.txt"
-    path.write_text("dog\n\n ##ing \n日本\n")
-    assert read_terms(str(path)) == {"dog", "##ing", "日本"}
+    for text in ("dog\n\n ##ing \n日本\n", "\ufeffdog\r\n##ing\r\n日本", "dog\r##ing\r日本\r"):
+        path.write_bytes(text.encode())
+        assert read_terms(str(path)) == {"dog", "##ing", "日本"}
     path.write_text("\n")
     with pytest.raises(DataError, match="no term in it"):
         read_terms(str(path))
-    with pytest.raises(DataError, match="cannot be read as a list of terms"):
+    with pytest.raises(DataError, match="cannot be read"):
         read_terms(str(tmp_path / "absent"))
 
 

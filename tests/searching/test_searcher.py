@@ -59,14 +59,15 @@ def ids(hits: Any) -> list[tuple[str, float]]:
     return [(hit.doc_id, hit.score) for hit in hits]
 
 
-def test_one_opening_answers_all_forms_of_queries(built, openings):
+def test_one_opening_answers_all_forms_of_queries(built, openings, caplog):
     with Searcher(built) as searcher:
         assert ids(searcher.search(ImpactQuery("q", {"dog": 2}))) == [("d2", 6), ("d1", 2)]
         assert ids(searcher.search(TreeQuery("q", Term("cat")), k=1)) == [("d1", 2)]
         lists = searcher.search([ImpactQuery("a", {"cat": 1}), ImpactQuery("b", {"dog": 1})], k=1)
         assert [ids(hits) for hits in lists] == [[("d1", 2)], [("d2", 3)]]
-        without = Search(without_terms=frozenset({"dog"}))
+        without = Search(without_terms=frozenset({"dog", "Cat"}))
         assert ids(searcher.search(ImpactQuery("q", {"dog": 2, "cat": 1}), **vars(without))) == [("d1", 2)]
+        assert "no terms of its vocabulary: 'Cat'; did you mean 'cat'?" in caplog.text
         assert openings == ["open"]
     assert openings == ["open", "close"]
 

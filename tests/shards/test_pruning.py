@@ -50,6 +50,12 @@ def test_what_is_kept(tmp_path: Path, pruning: Pruning, expected: dict[str, Any]
     assert build_index(tmp_path / "less", tmp_path / "index").documents == 5
 
 
+def test_terms_that_no_document_can_have_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_shards(tmp_path / "shards", FIRST, SECOND)
+    prune_shards(tmp_path / "shards", tmp_path / "less", Pruning(only_terms=frozenset({"A", "b", "z"})))
+    assert f"{tmp_path}/shards: no terms of its vocabulary: 'A', 'z'; did you mean 'a'?" in caplog.text
+
+
 def test_texts_and_metadata_stay(tmp_path: Path) -> None:
     manifest = write_shards(tmp_path / "shards", FIRST)
     shard = tmp_path / "shards" / manifest.shards[0]["name"]

@@ -23,6 +23,7 @@ import numpy as np
 from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.dataset import data_root
+from lexvl_anserini.data.lines import read_entries
 from lexvl_anserini.data.pictures.images import list_image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json
@@ -295,15 +296,10 @@ def _read_images(name: str, where: Path, split: str) -> Iterator[Labelled]:
 def read_lines(files: Sequence[Path], base: Path, split: str, line: str, image: str) -> Iterator[Labelled]:
     """Images of text files, one a line: a pattern with the groups `label` and `file`, of which `image` is the path."""
     for path in files:
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as problem:
-            raise DataError(f"{path}: cannot be read ({problem})") from problem
-        for number, text in enumerate(map(str.strip, lines), 1):
-            if text and (match := re.fullmatch(line, text)):
-                yield Labelled(str(base / image.format(**match.groupdict())), match["label"])
-            elif text:
+        for number, text in read_entries(path, "image").items():
+            if not (match := re.fullmatch(line, text.strip())):
                 raise DataError(f"{path} line {number}: {text[:80]!r}, expected a line as {line}")
+            yield Labelled(str(base / image.format(**match.groupdict())), match["label"])
 
 
 def read_folders(files: Sequence[Path], base: Path, split: str) -> Iterator[Labelled]:

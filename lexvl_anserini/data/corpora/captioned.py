@@ -42,6 +42,7 @@ from lexvl_anserini.data.lines import (
     log_once,
     read_file_state,
     some,
+    take_distinct,
     whole_characters,
 )
 from lexvl_anserini.data.pictures.archives import open_archive
@@ -445,7 +446,7 @@ def _load(path: Path) -> Any:
     """What a file holds, without tokens of captions: in COCO's file, they are most of its 144 MB."""
     refuse_pointer(path)
     try:
-        return json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=_build_object)
+        return json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=partial(_build_object, str(path)))
     except UnicodeDecodeError as problem:
         raise DataError(f"{path}: not valid UTF-8 (byte {problem.start + 1}); fetch the file again") from problem
     except (ValueError, RecursionError) as problem:
@@ -454,10 +455,8 @@ def _load(path: Path) -> Any:
         raise describe_unreadable(path, problem) from problem
 
 
-def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        raise ValueError(f"a key of {', '.join(record)} comes twice")
+def _build_object(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = take_distinct(where, pairs)
     record.pop("tokens", None)
     return record
 

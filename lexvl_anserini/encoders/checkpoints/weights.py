@@ -148,14 +148,17 @@ def _read_file(path: Path) -> Contents:
         from safetensors.torch import load_file
 
         try:
-            return Contents(_drop_prefixes(load_file(path)), {})
+            weights = load_file(path)
         except (SafetensorError, OSError, RuntimeError, ValueError) as error:
             raise CheckpointError(_say_unreadable(path, error)) from error
+        _check_types(path, weights)
+        return Contents(_drop_prefixes(weights), {})
     data = _read_pickle(path)
     if not isinstance(data, Mapping):
         raise CheckpointError(f"{path}: expected a mapping of names to tensors, found {type(data).__name__}")
     weights, extra = _unwrap(data)
     _check_tensors(path, weights)
+    _check_types(path, weights)
     if not weights:
         keys = ", ".join(map(str, list(data)[:10])) or "nothing"
         expected = f"a mapping of names to tensors, or one under {', '.join(WRAPPERS)}"
@@ -203,6 +206,15 @@ def _check_tensors(path: Path, weights: Mapping[str, Tensor]) -> None:
         if not dense or value.numel() * value.element_size() > value.untyped_storage().nbytes():
             what = f"{key:.80} {list(value.shape)} repeats numbers or is not dense"
             raise CheckpointError(f"{path}: {what}; save plain tensors")
+
+
+def _check_types(path: Path, weights: Mapping[str, Tensor]) -> None:
+    """Checks that matrices hold floats: integers are weights without scales, but for positions and masks."""
+    for key, value in weights.items():
+        buffer = not key.endswith("weight") and value.dtype in (torch.bool, torch.uint8, torch.int64)
+        if value.ndim > 1 and not (value.is_floating_point() or buffer):
+            what = f"{key:.80} has numbers of type {str(value.dtype).removeprefix('torch.')}, expected floats"
+            raise CheckpointError(f"{path}: {what}; name the checkpoint that was quantised to this one")
 
 
 def _list_foreign(path: Path) -> list[str]:

@@ -225,8 +225,12 @@ def fits(rows: int, tokenizer: Any) -> bool:
     count = len(tokenizer)
     if rows == count:
         return True
-    most = min(max(PADDING_ROWS, PADDING_SHARE * count), count)
-    return count < rows < count + most and max(tokenizer.get_vocab().values()) < count
+    return is_padded(rows, count) and max(tokenizer.get_vocab().values()) < count
+
+
+def is_padded(rows: int, count: int) -> bool:
+    """Whether a matrix of so many rows may be one of `count` tokens and padding."""
+    return count < rows < count + min(max(PADDING_ROWS, PADDING_SHARE * count), count)
 
 
 def load_sentence_transformers_sides(folder: Path, source: Source) -> dict[str, SpladeSide]:

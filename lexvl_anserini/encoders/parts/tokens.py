@@ -9,7 +9,6 @@ first tokens are still uncertain after `MOST_READ` characters, these characters 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -22,7 +21,7 @@ import numpy as np
 from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.encoders.checkpoints.find import TOKENIZER_FILES, has_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError, UsageError, describe_error
-from lexvl_anserini.ground.records import NOT_INDEXED, Vocabulary
+from lexvl_anserini.ground.records import Vocabulary, name_token
 
 # In BERT's uncased vocabulary id 999 is "!": everything below is [PAD], [UNK], [CLS], [SEP], [MASK] and [unused].
 FIRST_WORD_ID = 999
@@ -70,14 +69,8 @@ def add_lower_casing(tokenizer: Any) -> Any:
 
 
 def list_token_strings(tokenizer: Any) -> list[str]:
-    """Token strings in the order of their ids; white space, which ModernBERT has as tokens, is `mark_character`."""
-    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    return [NOT_INDEXED.sub(mark_character, token) for token in tokens]
-
-
-def mark_character(character: re.Match[str]) -> str:
-    """What stands for a character that no term may have: the sign of a blank, or its number."""
-    return "\u2423" if character[0] == " " else f"<0x{ord(character[0]):02X}>"
+    """Token strings in the order of their ids, with other names for white space, which ModernBERT has as tokens."""
+    return [name_token(token) for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
 
 
 def list_token_names(tokenizer: Any) -> dict[int, str]:

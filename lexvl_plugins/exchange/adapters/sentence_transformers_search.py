@@ -22,11 +22,12 @@ from lexvl_anserini.encoders.encoder import Encoder, Kind
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, compute_row_max
-from lexvl_anserini.ground.records import Document, ImpactQuery, Topic, Vocabulary
+from lexvl_anserini.ground.records import Document, ImpactQuery, Topic, Vocabulary, name_token
 from lexvl_anserini.searching.searcher import Index, open_built, search_index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.reading import read_vocabulary
 from lexvl_plugins.exchange.adapters.indexed_corpus import index_documents
+from lexvl_plugins.exchange.vectors import check_matrix, convert_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -162,7 +163,7 @@ def _is_decoded(embeddings: Any) -> bool:
 
 def _read_decoded(embeddings: Any, terms: Vocabulary | None) -> tuple[sparse.csr_matrix, Vocabulary]:
     """Makes CSR of pairs; if a row has a token twice, its last pair counts, as in sentence-transformers."""
-    rows = [dict(row) for row in embeddings]
+    rows = [{name_token(token): weight for token, weight in row} for row in embeddings]
     if terms is None:
         terms = Vocabulary(sorted({token for row in rows for token in row}), "corpus_embeddings")
     dims = terms.dimension
@@ -178,9 +179,7 @@ def _read_tensors(embeddings: Any, what: str) -> sparse.csr_matrix:
     import torch
 
     if sparse.issparse(embeddings) and embeddings.ndim == 2:
-        matrix = sparse.csr_matrix(embeddings, dtype=np.float32, copy=True)
-        matrix.sum_duplicates()
-        return matrix
+        return _check(embeddings, what)
     listed = isinstance(embeddings, list | tuple)
     listed = listed and all(isinstance(row, torch.Tensor) and row.ndim == 1 for row in embeddings)
     if listed and len({row.shape for row in embeddings}) == 1:
@@ -189,10 +188,14 @@ def _read_tensors(embeddings: Any, what: str) -> sparse.csr_matrix:
         kind = f"{embeddings.ndim} dimensions" if isinstance(embeddings, torch.Tensor) else type(embeddings).__name__
         raise UsageError(f"{what}: {kind}; expected {EXPECTED}")
     tensor = embeddings.detach().cpu()
-    tensor = (tensor if tensor.ndim == 2 else tensor.unsqueeze(0)).to_sparse_coo().coalesce()
-    rows, dims = tensor.indices().numpy()
-    shape = (int(tensor.shape[0]), int(tensor.shape[1]))
-    return sparse.csr_matrix((tensor.values().float().numpy(), (rows, dims)), shape=shape)
+    return _check(convert_tensor(tensor if tensor.ndim == 2 else tensor.unsqueeze(0)), what)
+
+
+def _check(matrix: Any, what: str) -> sparse.csr_matrix:
+    try:
+        return check_matrix(matrix).astype(np.float32)
+    except ValueError as error:
+        raise UsageError(f"{what}: {error}; expected {EXPECTED}") from error
 
 
 class StoredRows:

@@ -13,8 +13,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
-
 from lexvl_anserini.data import lines
 from lexvl_anserini.data.checks import check_id, show_id
 from lexvl_anserini.data.corpora.beir import find_beir_files, read_corpus, read_queries
@@ -186,11 +184,9 @@ def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         return
     try:
         with lines.open_packed(path) as source:
-            records = orjson.loads(source.read())
+            records = lines.parse_json(source.read(), str(path))
     except (OSError, *lines.DAMAGED_GZIP) as problem:
         raise DataError(f"{path}: cannot be read ({problem})") from problem
-    except orjson.JSONDecodeError as problem:
-        raise DataError(f"{path}: malformed JSON ({problem}); JSON lines have the suffix .jsonl") from problem
     if not isinstance(records, list):
         raise DataError(f"{path}: no JSON array; expected [{{'question': ..., '{POSITIVES}': [...]}}, ...]")
     for number, record in enumerate(records, start=1):
@@ -248,6 +244,8 @@ def read_table(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
     width = 0
     for line in lines.read_lines(path):
         columns = [column.strip() for column in lines.decode(line).split("\t")]
+        if lines.is_header(line, columns):
+            continue
         width = width or len(columns)
         if len(columns) < 2 or len(columns) != width:
             expected_width = "2 or more" if width < 2 else f"{width} as in the first line"
@@ -273,6 +271,8 @@ def read_collection(path: Path, escape_ids: bool = False) -> Iterator[Document]:
     """The passages of MS MARCO's `collection.tsv`: id, tab, text."""
     for line in lines.read_lines(path):
         doc_id, tab, text = lines.decode(line).partition("\t")
+        if lines.is_header(line, (doc_id, text)):
+            continue
         if not tab:
             raise DataError(f"{line.where}: no tab; expected id, tab, text")
         yield Document(check_id(doc_id, line.where, escape_ids), text=text)

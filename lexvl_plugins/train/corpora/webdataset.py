@@ -18,12 +18,10 @@ from os.path import commonpath
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-import orjson
-
 from lexvl_anserini.data.checks import check_id
 from lexvl_anserini.data.corpora.captioned import Caption, CaptionedImage, view_dataset
 from lexvl_anserini.data.dataset import Dataset, choose_direction
-from lexvl_anserini.data.lines import HIDDEN, PACKED_ARCHIVES, LeftOut, choose_files
+from lexvl_anserini.data.lines import HIDDEN, PACKED_ARCHIVES, LeftOut, choose_files, parse_json
 from lexvl_anserini.data.pictures.archives import Archive, open_archive
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, list_image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -144,13 +142,15 @@ def _read_text(archive: Archive, members: Mapping[str, str], left_out: LeftOut) 
     for kind in (TEXT, JSON):
         if kind not in members:
             continue
-        content = archive.read(members[kind])
+        content, where = archive.read(members[kind]), f"{archive.path}::{members[kind]}"
         try:
-            text = (content.decode("utf-8-sig") if kind == TEXT else orjson.loads(content)[KEY]).strip()
+            text = (content.decode("utf-8-sig") if kind == TEXT else parse_json(content, where)[KEY]).strip()
         except UnicodeDecodeError:
-            left_out.add("a text that is not UTF-8", f"{archive.path}::{members[kind]}")
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-            left_out.add(f"JSON without a string {KEY!r}", f"{archive.path}::{members[kind]}")
+            left_out.add("a text that is not UTF-8", where)
+        except DataError:
+            left_out.add("JSON that cannot be read, or has a key twice", where)
+        except (KeyError, TypeError, AttributeError):
+            left_out.add(f"JSON without a string {KEY!r}", where)
         else:
             if text:
                 return str(text)

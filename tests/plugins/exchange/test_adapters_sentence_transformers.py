@@ -71,6 +71,8 @@ def test_an_index_is_used_again(tmp_path):
 
 def test_tokens_that_the_corpus_lacks_score_nothing_and_ties_are_in_the_order_of_rows():
     corpus = [[("boat", 0.5), ("sea", 0.25)], [("sea", 1.0)]]
+    blank, _ = semantic_search_lucene([[("\n", 1.0)]], [[("a", 1.0)], [("\n", 2.0)]])  # tokens of ModernBERT
+    assert rounded(blank) == [[(1, 2.0)]]
     results, _ = semantic_search_lucene([[("ship", 1.0), ("boat", 2.0)], []], corpus)
     assert rounded(results) == [[(0, 1.0)], []]
     results, _ = semantic_search_lucene(tensor([[1.0]]), tensor([[1.0]] * 12), top_k=12)
@@ -103,6 +105,10 @@ def test_scores_are_dot_products_within_the_rounding_of_weights():
     assert errors[1] > 4 * errors[0]
 
 
+OUTSIDE = sparse.csr_matrix(np.ones((1, 3)))
+OUTSIDE.indices[0] = 10_000_000
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -113,9 +119,11 @@ def test_scores_are_dot_products_within_the_rounding_of_weights():
         ({"corpus_embeddings": torch.zeros(1, 2, 3)}, "3 dimensions; expected"),
         ({"corpus_embeddings": tensor([[1.0, 0, 0], [0, 0, -2.0]])}, "row 1 has the weight -2.0"),
         ({"corpus_embeddings": tensor([[float("nan"), 0, 0]])}, "row 0 has the weight nan"),
+        ({"corpus_embeddings": torch.ones(1, 3) * 1j}, "weights of type complex64, expected integers or floats"),
+        ({"corpus_embeddings": OUTSIDE}, "corpus_embeddings: .*indices"),
         ({"corpus_embeddings": tensor([[1.0, 0]])}, "of 3 dimensions; the index has sparse-embeddings of 2"),
         ({"corpus_embeddings": [[("a", 1.0)]]}, "sparse-embeddings of 3 dimensions; the index has decoded"),
-        ({"corpus_embeddings": [[("a b", 1.0)]]}, "white space"),
+        ({"corpus_embeddings": [[("", 1.0)]]}, "term '' is empty"),
         ({"corpus_embeddings": tensor(CORPUS), "top_k": 0}, "hits is 0"),
     ],
 )

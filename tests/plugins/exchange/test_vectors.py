@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ from shard_folders import read_all, write_shards
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_plugins.exchange import import_shards
 from lexvl_plugins.exchange.importing import ImportSettings, import_file, name_shards
-from lexvl_plugins.exchange.vectors import read_matrix
+from lexvl_plugins.exchange.vectors import JsonVectors, MatrixVectors, read_matrix
 
 # What `SparseEncoder.decode` of sentence-transformers returns for a document.
 PAIRS = [["boat", 2.0], ["sea", 1.0]]
@@ -73,6 +75,16 @@ def test_a_folder_of_files_in_the_order_of_their_names(tmp_path: Path) -> None:
         import_file(tmp_path / "shards", tmp_path / "other")
 
 
+def test_whole_numbers_are_impacts_however_they_are_spelt(tmp_path: Path) -> None:
+    content = b'{"id": "x", "vector": {"a": 13.0, "b": 2e2}}\n{"id": "y", "vector": [["a", 12], ["b", 0.0]]}\n'
+    assert imported(tmp_path, content) == {"x": {"a": 13, "b": 200}, "y": {"a": 12}}
+    assert read_manifest(tmp_path / "out").counts.dropped == 1
+    (tmp_path / "list").write_text("x\ny")
+    sparse.save_npz(tmp_path / "m.npz", sparse.csr_matrix([[13.0, 200], [12, 0]]))
+    import_file(tmp_path / "m.npz", tmp_path / "m", ImportSettings(ids=tmp_path / "list", vocabulary=tmp_path / "list"))
+    assert read_all(tmp_path / "m") == {"x": {"x": 13, "y": 200}, "y": {"x": 12}}
+
+
 @pytest.mark.parametrize("vector", [PAIRS, dict(PAIRS)], ids=["pairs", "object"])
 def test_other_weights_are_quantised_by_the_greatest_of_all(tmp_path: Path, vector: Any) -> None:
     """Scale 255 / 2; .001 becomes 0."""
@@ -109,6 +121,8 @@ DAMAGED = {
     '{"id": "x", "vector": {"a b": 1}}': "term 'a b' contains white space",
     '{"id": "x", "vector": {"": 1}}': "term '' is empty",
     '{"id": "x", "vector": [["a", 1], ["a", 2]]}': "a term twice in vector",
+    '{"id": "x", "vector": {"a": 1, "b": 1, "a": 2}}': "key 'a' is twice in an object",
+    r'{"id": "x", "vector": {"\ud83d": 1, "\ud83c": 2}}': "lone surrogate in key",
     '{"id": "x", "vector": [[5, 1]]}': "vector .*, expected an object of term and weight, or pairs",
 }
 
@@ -122,7 +136,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
 
 
 def test_all_damaged_lines_are_counted(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^15 of 16 lines are no documents: .* line 3: .*; and 12 more$"):
+    with pytest.raises(DataError, match=r"^17 of 18 lines are no documents: .* line 3: .*; and 14 more$"):
         imported(tmp_path, lines({"id": "1", "vector": {"a": 1}}, *DAMAGED))
 
 
@@ -158,11 +172,14 @@ SAVERS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("kind", SAVERS)
 def test_rows_of_a_matrix_are_documents(tmp_path: Path, kind: str) -> None:
     SAVERS[kind](tmp_path / (name := f"m.{kind}"))
-    (tmp_path / "ids.txt").write_text("x\ny\nz\n")
-    (tmp_path / "terms.txt").write_text("boat\nsea\nmoon\n")
+    (tmp_path / "ids.txt").write_bytes(b"\xef\xbb\xbfx\r\ny\r\nz")
+    (tmp_path / "terms.txt").write_bytes(b"\xef\xbb\xbfboat\nsea\nmoon")
     beside = {"ids": tmp_path / "ids.txt", "vocabulary": tmp_path / "terms.txt"}
     import_file(tmp_path / name, tmp_path / "out", ImportSettings(**beside))
     assert read_all(tmp_path / "out") == {"x": {"sea": 255, "moon": 128}, "y": {}, "z": {"boat": 64}}
+    (tmp_path / "ids.txt").write_bytes(b"x\ncaf\xe9\nz\n")
+    with pytest.raises(DataError, match=r"ids.txt line 2: not valid UTF-8 \(0xe9 at byte 4"):
+        import_file(tmp_path / name, tmp_path / "other", ImportSettings(**beside))
     (tmp_path / "ids.txt").write_text("x\ny\n")
     with pytest.raises(DataError, match=r"3 rows and 3 columns, expected 2 \(.*ids.txt\) and 3"):
         import_file(tmp_path / name, tmp_path / "other", ImportSettings(**beside))
@@ -194,6 +211,7 @@ OUTSIDE: dict[str, dict[str, Any]] = {
     "csr": {"indices": [0, 9], "indptr": [0, 1, 2]},
     "csr, below 0": {"indices": [0, -2], "indptr": [0, 1, 2]},
     "csr, ends that fall": {"indices": [0, 1], "indptr": [0, 900_000, 2]},
+    "csr, an end below 0": {"indices": [0, 1], "indptr": [0, 900_000, -1]},
     "csc": {"indices": [0, 9], "indptr": [0, 1, 2]},
     "csc, ends that fall": {"indices": [0, 1], "indptr": [0, 900_000, 2]},
     "bsr": {"indices": [0, 9], "indptr": [0, 1, 2]},
@@ -223,11 +241,19 @@ def test_what_a_matrix_lacks_and_what_is_none(tmp_path: Path) -> None:
     beside = ImportSettings(ids=tmp_path / "ids.txt", vocabulary=tmp_path / "ids.txt")
     for name in ("no.npz", "no.pt"):
         (tmp_path / name).write_bytes(b"no matrix")
+    sparse.save_npz(tmp_path / "row.npz", sparse.coo_array([1.0, 2.0]))
+    sparse.save_npz(tmp_path / "complex.npz", sparse.csr_matrix([[1 + 2j]]))
+    sparse.save_npz(tmp_path / "marks.npz", sparse.csr_matrix([[True]]))
+    torch.save(MATRIX.toarray(), tmp_path / "array.pt")
     (tmp_path / "in.jsonl").write_bytes(lines({"id": "x", "vector": {}}))
     for name, options, kind, message in (
         ("m.npz", ImportSettings(), UsageError, "give --ids, and --vocabulary or --encoder"),
         ("no.npz", beside, DataError, "no.npz: no sparse matrix"),
         ("no.pt", beside, DataError, "no.pt: no sparse matrix"),
+        ("row.npz", beside, DataError, "dimensions: 1, expected documents and terms"),
+        ("complex.npz", beside, DataError, "weights of type complex128, expected integers or floats"),
+        ("marks.npz", beside, DataError, "weights of type bool, expected integers or floats"),
+        ("array.pt", beside, DataError, r"terms\] \(UnpicklingError: more than plain data, which could run code\)$"),
         ("in.jsonl", beside, UsageError, "--ids and --vocabulary are for matrices"),
         ("ids.txt", ImportSettings(), UsageError, "expected a file in .ciff, .jsonl"),
         ("absent.jsonl", ImportSettings(), DataError, "absent.jsonl: no such file"),
@@ -252,6 +278,22 @@ def test_an_encoder_gives_the_vocabulary_and_encodes_queries(tmp_path: Path) -> 
         imported(tmp_path, lines({"id": "x", "vector": {"boat": 1, "zzzunknown": 2}}), model=model)
 
 
+def test_white_space_and_padding_of_an_encoder(tmp_path: Path) -> None:
+    """As sentence-transformers writes tokens of ModernBERT, and 4 columns of 3 tokens."""
+    (tmp_path / "v.jsonl").write_bytes(lines({"id": "x", "vector": [["  ", 1], ["\n", 2]]}))
+    assert JsonVectors(tmp_path / "v.jsonl", tmp_path, 1, tokens=True).terms == ("␣␣", "<0x0A>")
+    (tmp_path / "v.jsonl").write_bytes(lines({"id": "x", "vector": {" ": 1, "␣": 2}}))
+    with pytest.raises(DataError, match="a term twice in vector"):
+        JsonVectors(tmp_path / "v.jsonl", tmp_path, 1, tokens=True)
+    sparse.save_npz(tmp_path / "m.npz", sparse.csr_matrix([[0, 2, 1, 7]]))
+    (tmp_path / "ids").write_text("x")
+    padded = partial(MatrixVectors, tmp_path / "m.npz", tmp_path, 1, ids=tmp_path / "ids", terms=["a", "b", "c"])
+    [shard] = padded(tokens=True).read_shards(silent)
+    assert shard.vectors.toarray().tolist() == [[0, 2, 1]]
+    with pytest.raises(DataError, match=r"1 rows and 4 columns, expected 1 \(.*ids\) and 3"):
+        padded()
+
+
 weights = st.one_of(st.integers(1, 1 << 20), st.floats(0, 1e6, width=32))
 
 
@@ -266,8 +308,8 @@ def test_what_an_impact_loses(tmp_path: Path, vectors: list[dict[str, float]], s
     back = imported(tmp_path, lines(*rows), layout=Layout(shard_size=size))
     manifest = read_manifest(tmp_path / "out")
     assert list(back) == [row["id"] for row in rows]
-    if all(type(weight) is int for vector in vectors for weight in vector.values()):
-        assert list(back.values()) == vectors
+    if all(float(weight).is_integer() for vector in vectors for weight in vector.values()):
+        assert list(back.values()) == [{term: weight for term, weight in each.items() if weight} for each in vectors]
         return
     scale = manifest.quantiser["document"]["scale"]
     for vector, impacts in zip(vectors, back.values(), strict=True):

@@ -106,7 +106,7 @@ def test_pairs_of_texts(tmp_path: Path) -> None:
 def test_triples_of_ids(tmp_path: Path) -> None:
     """Texts from MS MARCO's files; a query without text, a file or a folder that is absent."""
     (tmp_path / "t.tsv").write_text("1\t10\t11\n2\t11\t10\n")
-    (tmp_path / "collection.tsv").write_text("10\tten\n11\televen\n12\ttwelve\n")
+    (tmp_path / "collection.tsv").write_text("pid\tpassage\n10\tten\n11\televen\n12\ttwelve\n")
     (tmp_path / "queries.train.tsv").write_text("1\tone\n2\ttwo\n3\tthree\n")
     dataset = load_dataset(f"triples:{tmp_path}/t.tsv,{tmp_path}", "train")
     assert [topic.text for topic in dataset.topics()] == ["one", "two"]
@@ -230,7 +230,7 @@ def test_what_is_no_pair_is_counted_and_named(tmp_path: Path, caplog: pytest.Log
         "both.txt": b"of the text file",
         "both.json": b'{"caption": "of the JSON file"}',
         "json.jpg": PNG,
-        "json.json": '{"caption": " Füße ", "width": 3}'.encode(),
+        "json.json": '\ufeff{"caption": " Füße ", "width": NaN, "by": "\\ud83d"}'.encode(),
         "a.b.png": PNG,
         "a.b.txt": b"a name with a dot",
         "alone.png": PNG,
@@ -242,6 +242,8 @@ def test_what_is_no_pair_is_counted_and_named(tmp_path: Path, caplog: pytest.Log
         "keyless.json": b'{"text": "no caption"}',
         "number.png": PNG,
         "number.json": b'{"caption": 3}',
+        "twice.png": PNG,
+        "twice.json": b'{"caption": "one", "caption": "two"}',
         "lonely.txt": b"no image",
         "both.jpg": PNG,
         "both.cls": b"3",
@@ -253,14 +255,15 @@ def test_what_is_no_pair_is_counted_and_named(tmp_path: Path, caplog: pytest.Log
         texts = {topic.query_id: topic.text for topic in data.topics()}
         documents = [document.doc_id for document in data.documents()]
     assert texts == {"s/both": "of the text file", "s/json": "Füße", "s/a.b": "a name with a dot"}
-    stems = ("both", "json", "a.b", "alone", "blank", "latin", "keyless", "number")
+    stems = ("both", "json", "a.b", "alone", "blank", "latin", "keyless", "number", "twice")
     assert documents == [f"s/{stem}" for stem in stems]
     tar = tmp_path / "s.tar"
     for line in (
-        f"an image without a text: 5 ({tar}::alone.png, {tar}::blank.png, {tar}::latin.png, {tar}::keyless.png, ",
+        f"an image without a text: 6 ({tar}::alone.png, {tar}::blank.png, {tar}::latin.png, {tar}::keyless.png, ",
         f"a text without an image: 1 ({tar}::lonely)",
         f"a text that is not UTF-8: 1 ({tar}::latin.txt)",
         f"JSON without a string 'caption': 2 ({tar}::keyless.json, {tar}::number.json)",
+        f"JSON that cannot be read, or has a key twice: 1 ({tar}::twice.json)",
         f"a second one of its pair: 1 ({tar}::both.jpg)",
         f"neither image nor text: 1 ({tar}::both.cls)",
         f"hidden: 1 ({tar}::x/._both.png)",
