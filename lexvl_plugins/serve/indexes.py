@@ -224,7 +224,8 @@ class Shelf:
 
     @contextmanager
     def borrow(self, name: str) -> Iterator[LiveIndex]:
-        """An open index, which stays open within the block."""
+        """An open index, which stays open within the block; late requests get none."""
+        limits.refuse_late()
         self._look(name)
         with self._lock:
             index = self._open.get(name)

@@ -38,7 +38,7 @@ from lexvl_anserini.ground.typed import plain
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.answering import Service
 from lexvl_plugins.serve.documents import SIDES, EncodedPicture, scale
-from lexvl_plugins.serve.messages import ApiFailure, DocumentId, IndexName, Sent
+from lexvl_plugins.serve.messages import ApiFailure, DocumentId, EmbedQuestion, IndexName, Sent
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -133,29 +133,62 @@ def add_page(app: FastAPI) -> None:
 
 
 class Threads:
-    """Calls in threads, a bounded number at a time, each with a deadline; of those that wait, only so many."""
+    """Calls in threads, a bounded number at a time, each with a deadline; of those that wait, only so many.
 
-    def __init__(self, most: int):
-        self.most = most
+    A call that is given up keeps its thread until it ends, so that no more than `most` ever run; `measure` says what
+    one costs, and `budget` what all that were admitted and have not ended may cost together.
+    """
+
+    def __init__(self, most: int, budget: int = 0, measure: Callable[..., int] = lambda **_: 0):
+        self.most, self.budget, self.measure = most, budget, measure
+        self.held = 0
         self._limiter: CapacityLimiter | None = None
 
-    async def run(self, call: Callable[..., Result], *arguments: Any) -> Result:
-        """The result of a call; refused at once where too many wait already."""
-        self._limiter = self._limiter or CapacityLimiter(self.most)
-        if self._limiter.statistics().tasks_waiting >= limits.WAITING:
+    async def run(self, call: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+        """The result of a call; refused at once where too many wait already, or it would cost too much beside them."""
+        self._limiter = limiter = self._limiter or CapacityLimiter(self.most)
+        cost, ticket = self.measure(**named), object()
+        if limiter.statistics().tasks_waiting >= limits.WAITING or self.held and self.held + cost > self.budget:
             raise HTTPException(503, f"too many requests at once; try again in {limits.LATER_S} s", limits.LATER)
+
+        def free(ended: asyncio.Future[Any] | None = None) -> None:
+            self.held -= cost
+            if ended is not None:
+                limiter.release_on_behalf_of(ticket)
+                # Looked at, so that nothing of an error whose request was given up reaches a log.
+                _ = ended.cancelled() or ended.exception()
+
+        self.held += cost
+        limits.DEADLINE.set(time.monotonic() + limits.ANSWER_S)
         async with asyncio.timeout(limits.ANSWER_S):
-            return await to_thread.run_sync(call, *arguments, limiter=self._limiter, abandon_on_cancel=True)
+            try:
+                await limiter.acquire_on_behalf_of(ticket)
+            except BaseException:
+                free()
+                raise
+            thread = to_thread.run_sync(
+                partial(call, *arguments, **named), abandon_on_cancel=True, limiter=CapacityLimiter(1)
+            )
+            work = asyncio.ensure_future(thread)
+            work.add_done_callback(free)
+            await asyncio.wait([work])  # unlike awaiting it, this leaves the work alone when the request is given up
+        return work.result()
+
+
+def measure_texts(request: EmbedQuestion) -> int:
+    """What vectors cost, in characters; a picture counts as the longest text."""
+    return sum(map(len, request.texts)) + limits.MOST_CHARACTERS * len(request.pictures)
 
 
 def add_searches(app: FastAPI, service: Service) -> None:
     """Searches, products, maps, suggestions, vectors: each path has a name in the description, threads, and a call."""
-    searches, maps, embeds = Threads(limits.SEARCHES), Threads(limits.MAPS), Threads(limits.EMBEDS)
+    searches, maps = Threads(limits.SEARCHES), Threads(limits.MAPS)
+    embeds = Threads(limits.EMBEDS, limits.EMBEDDED, measure_texts)
 
     def build_endpoint(threads: Threads, call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)  # with the signature that FastAPI reads
         async def answer(**arguments: Any) -> Any:
-            return await threads.run(partial(call, **arguments))
+            return await threads.run(call, **arguments)
 
         return answer
 

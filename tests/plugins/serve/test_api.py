@@ -31,10 +31,13 @@ from lexvl_plugins.serve.queries import change_weights, reweigh
 from tests.plugins.serve.served_colours import CAPTION, HOSTILE, PICTURES, index_pictures, load, running, serving
 
 
-def png(picture) -> bytes:
+def save(picture, kind: str, **options) -> bytes:
     out = io.BytesIO()
-    picture.save(out, format="PNG")
+    picture.save(out, format=kind, **options)
     return out.getvalue()
+
+
+png = partial(save, kind="PNG")
 
 
 @pytest.fixture(scope="module")
@@ -278,6 +281,8 @@ def test_a_picture_that_became_a_link_is_not_served(folder, monkeypatch) -> None
         (b"no picture at all", "known format"),
         (png(painted(64, 64, red=(0, 0, 64, 64)))[:-30], "damaged"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "known format"),
+        (save(PICTURES["red.png"], "BMP"), "expected JPEG, PNG, WebP, GIF, AVIF or HEIC"),
+        (save(PICTURES["red.png"], "TIFF"), "expected JPEG"),
     ],
 )
 def test_files_that_are_no_pictures_are_refused(client, content, reason) -> None:
@@ -302,6 +307,25 @@ def test_pictures_with_too_many_pixels_are_refused_before_they_are_decoded(clien
     monkeypatch.setattr(limits, "UPLOAD_PIXELS", 1000)
     status, _, answer = client.request("POST", "/api/pictures", png(painted(65, 64)))
     assert "more than the limit of 1,000" in json.loads(answer)["error"] and status == 400
+
+
+def send_picture(client, content: bytes) -> tuple[int, str]:
+    status, _, answer = client.request("POST", "/api/pictures", content)
+    return status, json.loads(answer).get("error", "")
+
+
+def test_a_picture_of_many_scans_is_refused_and_a_slow_decoder_is_killed(client, monkeypatch) -> None:
+    jpeg = save(painted(64, 48, green=(0, 0, 9, 9)), "JPEG", progressive=True)
+    assert send_picture(client, jpeg)[0] == 200
+    last = jpeg[jpeg.rindex(b"\xff\xda") : -2]
+    monkeypatch.setattr(limits, "UPLOAD_SCANS", 500 * 64 * 48)
+    status, reason = send_picture(client, jpeg[:-2] + 500 * last + jpeg[-2:])
+    assert status == 400 and "scans of 64x48 pixels, more than the limit of 1,536,000" in reason
+    monkeypatch.setattr(limits, "DECODE_S", 0.001)
+    assert send_picture(client, png(painted(9, 9)))[1].startswith("the picture: not decoded within 0 s")
+    monkeypatch.setattr(limits, "DECODE_S", 900)
+    monkeypatch.setattr(limits, "DECODE_BYTES", 1 << 20)
+    assert "crashed or took too much memory" in send_picture(client, png(painted(4000, 4000)))[1]
 
 
 def test_many_clients_get_the_answers_of_one(client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import http.client
 import io
@@ -13,24 +14,28 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
+from threading import Event
 from urllib.request import urlopen
 
 import pytest
 from shard_folders import write_text_shards
+from starlette.exceptions import HTTPException
 
 from lexvl_anserini.engines.engine import resolve_target
 from lexvl_anserini.engines.lucene.fields import load_word_analysis
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.fields import join_fields
 from lexvl_plugins.serve import limits
-from lexvl_plugins.serve.answering import Service
+from lexvl_plugins.serve.answering import Service, embed_pieces
 from lexvl_plugins.serve.indexes import Shelf, name_indexes
 from lexvl_plugins.serve.messages import ProductsQuestion, Question
 from lexvl_plugins.serve.serve import command
-from lexvl_plugins.serve.server import KEY_NAME, ApiKeys, Guard, check_address, format_url, open_socket
+from lexvl_plugins.serve.server import KEY_NAME, ApiKeys, Guard, Threads, check_address, format_url, open_socket
 from tests.invoking import invoked
 from tests.plugins.serve.served_colours import DENSE, PICTURES, index_pictures, index_texts, load, running, serving
 
@@ -351,3 +356,52 @@ def test_beyond_so_many_that_wait_requests_are_shed(guarded, monkeypatch) -> Non
     monkeypatch.setattr(limits, "ANSWER_S", 0.0)
     status, headers, _ = guarded.request("POST", "/api/search", QUESTION, **key)
     assert (status, headers["retry-after"]) == (503, "5")
+
+
+def test_work_that_is_given_up_keeps_its_thread_until_it_ends(monkeypatch) -> None:
+    end, begun = Event(), []
+
+    def work(name: str) -> str:
+        begun.append(name)
+        assert end.wait(900)
+        return name
+
+    async def ask() -> str:
+        monkeypatch.setattr(limits, "ANSWER_S", 0.05)
+        threads = Threads(1)
+        for name in ("first", "second", "third"):
+            with pytest.raises(TimeoutError):
+                await threads.run(work, name)
+        assert begun == ["first"]
+        end.set()
+        monkeypatch.setattr(limits, "ANSWER_S", 900)
+        return await threads.run(work, "last")
+
+    assert asyncio.run(ask()) == "last" and begun == ["first", "last"]
+
+
+def test_what_would_cost_too_much_beside_others_is_refused_at_once_and_given_up_between_pieces(monkeypatch) -> None:
+    end, threads = Event(), Threads(2, 10, lambda texts: len(texts))
+
+    async def ask() -> list[int]:
+        first = asyncio.ensure_future(threads.run(lambda texts: end.wait(900) and len(texts), texts="x" * 20))
+        await asyncio.sleep(0)
+        with pytest.raises(HTTPException, match="too many requests at once"):
+            await threads.run(len, texts="x")
+        end.set()
+        return [await first, await threads.run(lambda texts: len(texts), texts="x")]
+
+    assert asyncio.run(ask()) == [20, 1] and threads.held == 0
+    pieces = []
+
+    def encode(texts):
+        pieces.append(texts)
+        limits.DEADLINE.set(0.0)
+        return [ImpactQuery("", {"red": 1})] * len(texts)
+
+    def embed() -> None:
+        with pytest.raises(TimeoutError):
+            embed_pieces(encode, ["red"] * 20)
+
+    copy_context().run(embed)
+    assert pieces == [["red"] * limits.PIECE]
