@@ -19,7 +19,14 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError, describe_error
+from lexvl_anserini.ground.errors import (
+    ArtefactError,
+    LexvlError,
+    MissingExtra,
+    UsageError,
+    describe_error,
+    hide_passwords,
+)
 from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, format_json, make_folder
 from lexvl_anserini.ground.machine import cache_folder, expand_path
 
@@ -67,8 +74,8 @@ def find_url(path: Path) -> str | None:
 
 
 def name_urls(text: str) -> str:
-    """A text in which local copies are named by their URLs."""
-    return re.sub(re.escape(f"{find_root()}{os.sep}") + r"([a-z][a-z\d+.-]*)/", r"\1://", text)
+    """A text in which local copies are named by their URLs, without passwords."""
+    return hide_passwords(re.sub(re.escape(f"{find_root()}{os.sep}") + r"([a-z][a-z\d+.-]*)/", r"\1://", text))
 
 
 class ListedFile(NamedTuple):

@@ -227,14 +227,14 @@ def describe_index(index: LiveIndex, problem: str) -> messages.IndexDescription:
         kind=index.manifest.kind,
         encoder=", ".join(f"{field.name} {field.encoder.name}" for field in index.manifest.encoder.fields)
         or index.model.name,
-        corpus=index.manifest.corpus.name,
+        corpus=messages.hide_places(index.manifest.corpus.name),
         documents=index.manifest.counts.documents,
         terms=index.manifest.kind == "impact",
         pictures=with_pictures,
         maps=with_pictures and index.has_maps,
         sends=index.picture_tower is not None,
         fields=fields,
-        problem=problem,
+        problem=messages.hide_places(problem),
     )
 
 

@@ -21,6 +21,7 @@ from hashlib import sha256
 from importlib.resources import files
 from ipaddress import ip_address
 from pathlib import Path
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import orjson
@@ -30,15 +31,16 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lexvl_anserini import __version__
-from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
+from lexvl_anserini.ground.errors import DataError, InexactScore, LexvlError, UsageError
 from lexvl_anserini.ground.typed import plain
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.answering import Service
 from lexvl_plugins.serve.documents import SIDES, EncodedPicture, scale
-from lexvl_plugins.serve.messages import ApiFailure, DocumentId, EmbedQuestion, IndexName, Sent
+from lexvl_plugins.serve.messages import ApiFailure, DocumentId, EmbedQuestion, IndexName, Sent, hide_places
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -49,6 +51,9 @@ Result = TypeVar("Result")
 
 # Paths of large bodies: pictures are sent, many texts are embedded, agents call tools with pictures in base64.
 UPLOAD_PATH, EMBED_PATH, TOOLS_PATH = "/api/pictures", "/api/embed", "/mcp"
+
+# The last calls of functions before an error of the server that its log names.
+LOGGED_CALLS = 6
 
 # The files of the page by their paths; no other file is served.
 PAGE = {
@@ -85,27 +90,31 @@ def add_errors(app: FastAPI) -> None:
     async def report(request: Request, error: Exception) -> JSONResponse:
         content_type = request.headers.get("content-type", "").partition(";")[0]
         if not isinstance(error, RequestValidationError):
-            status, reason = describe_failure(error, f"{request.method} {request.url.path}")
+            status, reason = describe_failure(error, f"{request.method} {find_path(request.scope)}")
         elif request.method == "POST" and content_type != "application/json":
             status, reason = 422, "expected JSON, with the header content-type: application/json"
         else:
             status, reason = 422, describe_first(error.errors())
         headers = getattr(error, "headers", None) or (limits.LATER if isinstance(error, TimeoutError) else None)
-        return JSONResponse({"error": escape(reason)}, status, headers)
+        return JSONResponse({"error": hide_places(reason)}, status, headers)
 
-    for kind in (LexvlError, RequestValidationError, TimeoutError, HTTPException, Exception):
+    for kind in (LexvlError, RequestValidationError, TimeoutError, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, report)
 
 
 def describe_failure(error: Exception, call: str) -> tuple[int, str]:
-    """Status and reason of a call that failed; an error of the server itself is logged."""
+    """Status and reason of a call that failed; of an error of the server the log has the place, not the text."""
     if isinstance(error, LexvlError):
-        return 400 if isinstance(error, UsageError) else 404 if isinstance(error, DataError) else 503, str(error)
+        bad = isinstance(error, UsageError | InexactScore)
+        return 400 if bad else 404 if isinstance(error, DataError) else 503, str(error)
     if isinstance(error, TimeoutError):
         return 503, f"no answer within {limits.ANSWER_S:.0f} s"
     if isinstance(error, HTTPException):
         return error.status_code, str(error.detail)
-    log.error("%s: %s", call, error)
+    if isinstance(error, ClientDisconnect):
+        return 400, "the client left before its request had ended"
+    calls = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in extract_tb(error.__traceback__)]
+    log.error("%s: %s at %s", call, type(error).__name__, ", ".join(calls[-LOGGED_CALLS:]))
     return 500, "an error of the server; its log says more"
 
 
@@ -113,11 +122,6 @@ def describe_first(problems: Sequence[Any], known: Iterable[str] = ()) -> str:
     """The first thing that is wrong with a record, and where: entries of `errors()` of pydantic."""
     first = problems[0]
     return f"{'.'.join(str(part) for part in first['loc'])[:120]}: {plain(first, known)}"
-
-
-def escape(text: str) -> str:
-    """A text that JSON can hold."""
-    return text.encode(errors="replace").decode()
 
 
 def add_page(app: FastAPI) -> None:
@@ -386,6 +390,8 @@ class Guard:
                     await self.app(scope, receive_counted, send_counted)
         except TimeoutError:
             refusal = 408, f"the request did not end within {limits.REQUEST_S:.0f} s"
+        except Exception:  # `add_errors` has logged it; passed on, its text would reach uvicorn's log
+            refusal = 500, "an error of the server; its log says more"
         finally:
             self.held -= line["received"]
         if refusal and line["status"] is None:

@@ -67,6 +67,7 @@ def test_places(root, tmp_path, monkeypatch):
     found = place("s3://bucket/a b/ü/")
     assert (found, find_url(found / "c")) == (root / "s3/bucket/a b/ü", "s3://bucket/a b/ü/c")
     assert isinstance(found / "c", StoredPath) and isinstance(place(Path(found)), StoredPath)
+    assert storage.name_urls(f"{root}/s3/me:secret@b/c") == str(UsageError("s3://me:secret@b/c")) == "s3://***@b/c"
     assert storage.name_urls(f"{found / 'c'}: gone, {tmp_path}") == f"s3://bucket/a b/ü/c: gone, {tmp_path}"
     packed = pickle.dumps((found / "c", found.parent.parent.parent))
     monkeypatch.setenv("LEXVL_STORAGE", str(tmp_path / "other"))

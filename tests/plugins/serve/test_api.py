@@ -27,6 +27,7 @@ from lexvl_anserini.searching.shared_terms import find_shared_terms
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.serve import indexes, limits
 from lexvl_plugins.serve.indexes import name_indexes
+from lexvl_plugins.serve.messages import hide_places
 from lexvl_plugins.serve.queries import change_weights, reweigh
 from tests.plugins.serve.served_colours import CAPTION, HOSTILE, PICTURES, index_pictures, load, running, serving
 
@@ -233,6 +234,11 @@ RED = {"index": "colours", "text": "red"}
         ({"index": "colours", "picture": "../../etc/passwd"}, 422, "picture"),
         ({**RED, "text": "half \ud800"}, 422, "text"),
         ({**RED, "text": "((((" * 400, "read_as": "terms"}, 400, "expression"),
+        ({**RED, "where": f"meta.place:[{'a' * 1001} TO b]"}, 400, "1,001 bytes, expected at most 1,000"),
+        ({**RED, "filters": [{"field": "meta.year", "low": "9" * 400}]}, 400, "is no number"),
+        ({**RED, "text": "+red^16777215"}, 400, "its score could reach"),
+        ({**RED, "a\nb": 1}, 422, "body.a b: unknown key"),
+        ({**RED, "weights": {"a\nb": "x"}}, 422, "body.weights.a b"),
     ],
 )
 def test_bad_questions_get_one_line(client, body, status, reason) -> None:
@@ -459,7 +465,24 @@ def test_a_corpus_that_is_gone_leaves_ids(folder, monkeypatch) -> None:
     with running(index) as client:
         [hit] = client.ask(index="gone-index", text="red")["hits"]
         assert (hit["doc_id"], hit["picture"]) == ("a.png", False)
-        assert "cannot be read" in client.get("/api/indexes")["indexes"][0]["problem"]
+        [described] = client.get("/api/indexes")["indexes"]
+        assert "cannot be read" in described["problem"] and described["corpus"] == "folder:gone"
+        assert str(folder.parent) not in str(described)
+
+
+@pytest.mark.parametrize(
+    "text,shown",
+    [
+        ("/home/my photos/a b/x.png: cut/off", "x.png: cut/off"),
+        ("folder:/home/me/photos", "folder:photos"),
+        ("'/data/i' and /root/b.json:\nno", "'i' and b.json: no"),
+        ("file:///etc/passwd", "passwd"),
+        ("/root/storage/s3/me:secret@b/x", "x"),
+        ("and/or 3/4 https://me:secret@a.example/b/c", "and/or 3/4 https://***@a.example/b/c"),
+    ],
+)
+def test_places_and_passwords_of_this_machine_do_not_leave_it(text, shown) -> None:
+    assert hide_places(text) == shown
 
 
 def test_texts_and_pictures_are_embedded_as_a_search_encodes_them(client) -> None:

@@ -344,6 +344,31 @@ def test_a_line_of_json_for_each_request_without_what_users_wrote(guarded, caplo
     )
 
 
+def test_a_defect_and_a_client_that_leaves_log_nothing_that_a_user_wrote(guarded, caplog, monkeypatch) -> None:
+    caplog.set_level(logging.INFO, "lexvl_plugins.serve.server")
+    library = logging.getLogger("uvicorn.error")
+    library.addHandler(caplog.handler)
+
+    def fail(text: str) -> bool:
+        raise RuntimeError(text)
+
+    monkeypatch.setattr("lexvl_plugins.serve.queries.is_expression", fail)
+    key = {"Authorization": f"Bearer {FIRST}", "content_type": "application/json"}
+    status, _, content = guarded.request("POST", "/api/search", '{"index": "colours", "text": "secret"}', **key)
+    assert (status, json.loads(content)) == (500, {"error": "an error of the server; its log says more"})
+    assert "POST /api/search: RuntimeError" in caplog.text and "test_server.py:" in caplog.text
+    begin = f"HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {FIRST}\r\nContent-Length: 9\r\n\r\nsecret"
+    for path in ("/api/pictures", "/api/search"):
+        with socket.create_connection(("127.0.0.1", guarded.port), timeout=900) as leaving:
+            leaving.sendall(f"POST {path} {begin}".encode())
+    deadline = time.monotonic() + 900
+    while len(caplog.records) < 4:  # of the error and of each request
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    library.removeHandler(caplog.handler)
+    assert "secret" not in caplog.text and caplog.text.count("Error") == 1 and len(caplog.records) == 4
+
+
 def test_beyond_so_many_that_wait_requests_are_shed(guarded, monkeypatch) -> None:
     key = {"Authorization": f"Bearer {FIRST}", "content_type": "application/json"}
     monkeypatch.setattr(limits, "WAITING", 0)
