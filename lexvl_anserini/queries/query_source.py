@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
 
 log = logging.getLogger(__name__)
+
+MOST_COMPARED = 2000  # terms with which an unknown one is compared, some 20 ms
+LONGEST_TERM = 60  # characters of an unknown term that is compared
 
 TYPED = "query"  # the id of a query that the user types
 
@@ -225,9 +229,15 @@ def check_known(clause: Clause, known: Sequence[str]) -> None:
         # The term with a field, in an index of several; without one, in an index of one.
         bare = term.partition(":")[2]
         near = [name for name in known if name.partition(":")[2] == term or name == bare]
-        near = near or get_close_matches(term.lower(), known, n=3, cutoff=0.6)
+        near = near or find_near(term.lower(), known)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise UsageError(f"term {term!r} is not in the vocabulary of the index{hint}")
+
+
+def find_near(term: str, known: Sequence[str]) -> list[str]:
+    """Terms that look alike: of those that begin alike and are about as long, `MOST_COMPARED` are compared."""
+    alike = (name for name in known if name[:1] == term[:1] and abs(len(name) - len(term)) <= 2)
+    return get_close_matches(term, islice(alike, MOST_COMPARED), n=3, cutoff=0.6) if len(term) <= LONGEST_TERM else []
 
 
 def find_vocabulary_file(index: Path, manifest: Path | None) -> Path | None:

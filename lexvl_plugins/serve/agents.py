@@ -27,7 +27,7 @@ from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_plugins.serve import limits, messages
 from lexvl_plugins.serve.answering import Service
 from lexvl_plugins.serve.documents import EncodedPicture, scale
-from lexvl_plugins.serve.server import TOOLS_PATH, Threads, add_errors, describe_failure, describe_first
+from lexvl_plugins.serve.server import TOOLS_PATH, Threads, add_errors, add_health, describe_failure, describe_first
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
@@ -303,5 +303,6 @@ def build_tools_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="LexVL tools", version=__version__, lifespan=run_manager, openapi_url=None)
     add_errors(app)
+    add_health(app, service)
     app.router.routes.append(Route(TOOLS_PATH, StreamableHTTPASGIApp(manager), methods=["POST"]))
     return app

@@ -217,6 +217,10 @@ class Shelf:
         """In the order of the page."""
         return list(self._open)
 
+    def count_damaged(self) -> int:
+        """How many of the indexes answer no more."""
+        return sum(index.problem is not None for index in self._open.values())
+
     def explain_problem(self, name: str) -> str:
         """Why an index lacks its corpus, or is not the one in its folder; empty if nothing is wrong."""
         index = self._open[name]

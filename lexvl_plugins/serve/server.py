@@ -11,7 +11,9 @@ import base64
 import binascii
 import hmac
 import logging
+import os
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -55,6 +57,9 @@ UPLOAD_PATH, EMBED_PATH, TOOLS_PATH = "/api/pictures", "/api/embed", "/mcp"
 # The last calls of functions before an error of the server that its log names.
 LOGGED_CALLS = 6
 
+# Paths that answer without a key.
+OPEN = ("/healthz", "/readyz")
+
 # The files of the page by their paths; no other file is served.
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -79,6 +84,7 @@ def build_app(service: Service) -> FastAPI:
     )
     add_errors(app)
     add_page(app)
+    add_health(app, service)
     add_searches(app, service)
     add_pictures(app, service)
     return app
@@ -184,6 +190,21 @@ def measure_texts(request: EmbedQuestion) -> int:
     return sum(map(len, request.texts)) + limits.MOST_CHARACTERS * len(request.pictures)
 
 
+def add_health(app: FastAPI, service: Service) -> None:
+    """Whether the server runs, and whether all of its indexes answer: for those who start it, without a key."""
+
+    async def tell_health() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def tell_readiness() -> Response:
+        bad, names = service.shelf.count_damaged(), service.shelf.names
+        error = {"error": f"{bad} of {len(names)} indexes answer no more; the log says why"}
+        return JSONResponse(error, 503) if bad else JSONResponse({"status": "ok"})
+
+    for path, call in zip(OPEN, (tell_health, tell_readiness), strict=True):
+        app.add_api_route(path, call, include_in_schema=False, response_class=Response)
+
+
 def add_searches(app: FastAPI, service: Service) -> None:
     """Searches, products, maps, suggestions, vectors: each path has a name in the description, threads, and a call."""
     searches, maps = Threads(limits.SEARCHES), Threads(limits.MAPS)
@@ -264,6 +285,8 @@ HEADERS: Mapping[bytes, bytes] = {
     b"cross-origin-opener-policy": b"same-origin",
 }
 
+OTHER_SITE = "the request comes from a page of another site"
+
 # The rest of a body is not read after a refusal.
 CLOSE = {"connection": "close"}
 
@@ -271,13 +294,25 @@ CLOSE = {"connection": "close"}
 class ApiKeys:
     """API keys; only their digests are kept, and each is compared in constant time."""
 
-    def __init__(self, keys: Iterable[str]):
+    def __init__(self, keys: Iterable[str], path: Path | None = None):
+        self.path = path
         self.digests = [sha256(key.encode()).digest() for key in keys]
+
+    def reload(self, *_: Any) -> None:
+        """Reads the file of the keys again; where it has no good ones, those from before stay. For a signal."""
+        try:
+            self.digests = self.read(self.path).digests if self.path else self.digests
+        except DataError as error:
+            log.error("%s; the keys read before stay", error)
+        else:
+            log.info("%s: read again, %d keys", self.path, len(self.digests))
 
     @classmethod
     def read(cls, path: Path) -> ApiKeys:
         """The keys of a file, one a line; empty lines and those that begin with # are none."""
         try:
+            if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077 and os.name == "posix":
+                log.warning("%s: mode %o, others of this machine can read the keys; chmod 600 it", path, mode)
             lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: cannot be read ({error}); expected a text file with one key a line") from error
@@ -288,7 +323,7 @@ class ApiKeys:
             if len(key) < LEAST_KEY or not key.isascii() or not key.isprintable() or " " in key:
                 expected = f"at least {LEAST_KEY} of ASCII without spaces, as `openssl rand -hex 32` prints"
                 raise DataError(f"{path} line {number}: {len(key)} characters, expected {expected}")
-        return cls(keys.values())
+        return cls(keys.values(), path)
 
     def find_name(self, authorization: bytes) -> str | None:
         """The name in log lines of the key that an Authorization header has; None if it has none of these keys."""
@@ -348,14 +383,16 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begun = time.perf_counter()
+        asked, begun = scope["method"], time.perf_counter()
+        if asked == "HEAD":  # uvicorn leaves out the body
+            scope = {**scope, "method": "GET"}
         line: dict[str, Any] = {**dict.fromkeys(("time", "method", "path", "status", "ms")), "received": 0, "sent": 0}
         try:
             await self._answer(scope, receive, send, line)
         finally:
             if self.log_requests:
                 line["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
-                line["method"] = scope["method"] if scope["method"] in METHODS else None
+                line["method"] = asked if asked in METHODS else None
                 line["path"], line["key"] = find_path(scope), scope.get("key")
                 line["ms"] = round((time.perf_counter() - begun) * 1000, 2)
                 log.info("%s", orjson.dumps(line).decode())
@@ -407,9 +444,15 @@ class Guard:
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if not self.is_own(host):
             return 421, f"the request is for host {host[:80]!r}, not for this server; --name adds a name"
+        if scope["path"] in OPEN:
+            return None
+        # A link from another site may lead to the page.
+        followed = scope["method"] == "GET" and scope["path"] == "/" and headers.get(b"sec-fetch-mode") == b"navigate"
+        if headers.get(b"sec-fetch-site") == b"cross-site" and not followed:
+            return 403, OTHER_SITE
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
-            return 403, "the request comes from a page of another site"
+            return 403, OTHER_SITE
         if self.keys is not None:
             scope["key"] = self.keys.find_name(headers.get(b"authorization", b""))
             if scope["key"] is None:

@@ -166,6 +166,18 @@ def test_requests_from_pages_of_other_sites_are_refused(client, origin, status) 
     assert client.request("POST", "/api/search", QUESTION, content_type="text/plain")[0] == 422
 
 
+def test_what_a_browser_says_of_other_sites_is_refused_unless_a_link_leads_to_the_page(client) -> None:
+    for path, mode, status in (("/", "navigate", 200), ("/", "no-cors", 403), ("/api/indexes", "navigate", 403)):
+        assert client.request("GET", path, Sec_Fetch_Site="cross-site", Sec_Fetch_Mode=mode)[0] == status
+        assert client.request("GET", path, Sec_Fetch_Site="same-origin", Sec_Fetch_Mode=mode)[0] == 200
+
+
+def test_heads_have_no_bodies(client) -> None:
+    for path, status in (("/", 200), ("/api/indexes", 200), ("/healthz", 200), ("/api/search", 405), ("/x", 404)):
+        found, headers, content = client.request("HEAD", path)
+        assert (found, content) == (status, b"") and int(headers["content-length"]) > 0
+
+
 def test_the_page_may_load_from_its_server_alone(client) -> None:
     _, headers, content = client.request("GET", "/")
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
@@ -258,6 +270,20 @@ def test_every_path_needs_a_key(guarded, path, header, status) -> None:
         assert headers["www-authenticate"].startswith("Basic ")  # the last of them
 
 
+def test_health_needs_no_key_and_every_index_must_answer(guarded) -> None:
+    def ask(path: str) -> tuple[int, dict[str, str]]:
+        status, _, content = guarded.request("GET", path)
+        return status, json.loads(content)
+
+    assert ask("/healthz") == ask("/readyz") == (200, {"status": "ok"})
+    [index] = guarded.service.shelf._open.values()
+    index.problem = ArtefactError("damaged")
+    assert ask("/readyz") == (503, {"error": "1 of 1 indexes answer no more; the log says why"})
+    assert ask("/healthz")[0] == 200
+    index.problem = None
+    assert guarded.request("GET", "/healthz", Host="evil.example")[0] == 421
+
+
 def test_browsers_and_programs_have_a_challenge_each(guarded) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", guarded.port, timeout=900)
     connection.request("GET", "/")
@@ -271,13 +297,24 @@ def test_other_hosts_and_sites_are_refused_with_a_key_too(guarded) -> None:
     assert guarded.request("GET", "/", Authorization=f"Bearer {FIRST}", Origin="http://evil.example")[0] == 403
 
 
-def test_keys_of_a_file(tmp_path) -> None:
+def test_keys_of_a_file(tmp_path, caplog) -> None:
     file = tmp_path / "keys"
     file.write_text(f"# of the lab\n\n{FIRST}\n  {SECOND}  \n")
+    file.chmod(0o640)
     keys = ApiKeys.read(file)
+    assert "mode 640, others of this machine can read the keys" in caplog.text
     names = [keys.find_name(f"Bearer {key}".encode()) for key in (FIRST, SECOND, "# of the lab")]
     assert len(set(names)) == 3 and len(names[0]) == KEY_NAME and names[2] is None
     assert FIRST.encode() not in b"".join(keys.digests)
+    file.write_text("third-0123456789")
+    file.chmod(0o600)
+    caplog.clear()
+    keys.reload()
+    assert keys.find_name(b"Bearer third-0123456789") and not keys.find_name(f"Bearer {FIRST}".encode())
+    assert caplog.text == ""
+    file.write_text("short")
+    keys.reload()
+    assert keys.find_name(b"Bearer third-0123456789") and "the keys read before stay" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -302,6 +339,7 @@ def test_files_without_good_keys_are_refused(tmp_path, content, reason) -> None:
 
 def test_keys_do_not_cross_a_network_in_plain_text_unless_the_user_says_so(tmp_path, caplog) -> None:
     file = tmp_path / "keys"
+    file.touch(0o600)
     file.write_text(FIRST)
     for host in ("0.0.0.0", "192.0.2.1", "example.org", "::"):
         with pytest.raises(UsageError, match=r"plain HTTP.*--insecure"):
