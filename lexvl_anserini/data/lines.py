@@ -81,7 +81,7 @@ class _UnpackedReader(io.BufferedReader):
 
     def readline(self, size: int | None = -1) -> bytes:
         """A line, also of each step over the reader."""
-        line = super().readline(MOST_LINE + 1)
+        line = super().readline(MOST_LINE + 1 if size is None or size < 0 else size)
         if len(line) > MOST_LINE:
             raise DataError(f"{self._path}: unpacks to a line of more than {MOST_LINE:,} bytes; expected shorter ones")
         return line

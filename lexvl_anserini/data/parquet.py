@@ -106,7 +106,7 @@ def is_numbers(kind: Any) -> bool:
 
 # Row groups held at once, over all tables: readers of neighbouring rows take turns at the border of two.
 GROUPS_HELD = 2
-GROUP_BYTES = 1 << 31  # of the pictures of a row group
+GROUP_BYTES = 1 << 31  # of a row group, as its table says
 
 DAMAGED = Failure(remedy="no Parquet table, or a damaged one; fetch it again")
 _LOCK = Lock()
@@ -170,10 +170,7 @@ def _read_pictures(path: Path, state: FileState, group: int) -> ChunkedArray:
     # Equal pictures are held once: a few kB of a dictionary may stand for gigabytes.
     leaf = f"{column}.bytes" if schema.field(column).type.num_fields else column
     with _open_table(path, read_dictionary=[leaf]) as file:
-        about = file.metadata.row_group(group)
-        places = [about.column(number) for number in range(about.num_columns)]
-        size = sum(place.total_uncompressed_size for place in places if place.path_in_schema.split(".")[0] == column)
-        if size > GROUP_BYTES:
+        if (size := file.metadata.row_group(group).total_byte_size) > GROUP_BYTES:
             remedy = f"expected at most {GROUP_BYTES:,}; write the table with smaller row groups"
-            raise DataError(f"{path}: row group {group} has {size:,} bytes of pictures, {remedy}")
+            raise DataError(f"{path}: row group {group} has {size:,} bytes, {remedy}")
         return file.read_row_group(group, columns=[column]).column(0)

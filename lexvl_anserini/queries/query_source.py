@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_COMPARED = 2000  # terms with which an unknown one is compared, some 20 ms
-LONGEST_TERM = 60  # characters of an unknown term that is compared
+MOST_COMPARED = 2000  # terms with which an unknown one is compared: those that begin alike and are about as long
 
 TYPED = "query"  # the id of a query that the user types
 
@@ -227,17 +226,12 @@ def check_known(clause: Clause, known: Sequence[str]) -> None:
     """Refuses terms that are not among those of a vocabulary."""
     for term in sorted(set(list_terms(clause)).difference(known)):
         # The term with a field, in an index of several; without one, in an index of one.
-        bare = term.partition(":")[2]
+        bare, low = term.partition(":")[2], term.lower()
         near = [name for name in known if name.partition(":")[2] == term or name == bare]
-        near = near or find_near(term.lower(), known)
+        alike = (name for name in known if name[:1] == low[:1] and abs(len(name) - len(low)) <= 2)
+        near = near or get_close_matches(low, islice(alike, MOST_COMPARED), n=3, cutoff=0.6)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise UsageError(f"term {term!r} is not in the vocabulary of the index{hint}")
-
-
-def find_near(term: str, known: Sequence[str]) -> list[str]:
-    """Terms that look alike: of those that begin alike and are about as long, `MOST_COMPARED` are compared."""
-    alike = (name for name in known if name[:1] == term[:1] and abs(len(name) - len(term)) <= 2)
-    return get_close_matches(term, islice(alike, MOST_COMPARED), n=3, cutoff=0.6) if len(term) <= LONGEST_TERM else []
 
 
 def find_vocabulary_file(index: Path, manifest: Path | None) -> Path | None:

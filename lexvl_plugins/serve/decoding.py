@@ -64,10 +64,10 @@ def answer() -> None:
     limit_memory(most)
     try:
         picture = read_picture(content, *costs)
-        found = SIZE.pack(*picture.size) + picture.tobytes()
+        reply = SIZE.pack(*picture.size) + picture.tobytes()
     except DataError as error:
-        found = SIZE.pack(0, 0) + str(error).encode(errors="replace")
-    sys.stdout.buffer.write(found)
+        reply = SIZE.pack(0, 0) + str(error).encode(errors="replace")
+    sys.stdout.buffer.write(reply)
 
 
 def read_picture(content: bytes, pixels: int, scans: int, side: int) -> Image:

@@ -383,8 +383,8 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        asked, begun = scope["method"], time.perf_counter()
-        if asked == "HEAD":  # uvicorn leaves out the body
+        method, begun = scope["method"], time.perf_counter()
+        if method == "HEAD":  # uvicorn leaves out the body
             scope = {**scope, "method": "GET"}
         line: dict[str, Any] = {**dict.fromkeys(("time", "method", "path", "status", "ms")), "received": 0, "sent": 0}
         try:
@@ -392,7 +392,7 @@ class Guard:
         finally:
             if self.log_requests:
                 line["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
-                line["method"] = asked if asked in METHODS else None
+                line["method"] = method if method in METHODS else None
                 line["path"], line["key"] = find_path(scope), scope.get("key")
                 line["ms"] = round((time.perf_counter() - begun) * 1000, 2)
                 log.info("%s", orjson.dumps(line).decode())

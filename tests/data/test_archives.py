@@ -164,5 +164,5 @@ def test_row_groups_of_pictures_are_bounded(tmp_path, monkeypatch, nested):
     assert _read_pictures(path, read_file_state(path), 0).nbytes < 20_000
     _read_pictures.cache_clear()
     monkeypatch.setattr("lexvl_anserini.data.parquet.GROUP_BYTES", 1000)
-    with pytest.raises(DataError, match=r"t.parquet: row group 0 has 5,\d+ bytes of pictures, expected at most 1,000"):
+    with pytest.raises(DataError, match=r"t.parquet: row group 0 has 5,\d+ bytes, expected at most 1,000"):
         read_picture(path, 0)

@@ -45,8 +45,8 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
         files = ", ".join(TOKENIZER_FILES[:3])
         raise CheckpointError(f"{folder}: no tokenizer ({files}); name a folder that has one with --tokenizer")
     try:
-        about = orjson.loads(path.read_bytes()) if (path := folder / "tokenizer.json").is_file() else {}
-        if (growth := measure_growth(about.get("normalizer") or {})) > MOST_GROWTH:
+        content = orjson.loads(path.read_bytes()) if (path := folder / "tokenizer.json").is_file() else {}
+        if (growth := measure_growth(content.get("normalizer") or {})) > MOST_GROWTH:
             raise ValueError(f"its normalizer makes a text {growth:,.0f} times as long, expected at most {MOST_GROWTH}")
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(folder), use_fast=True, local_files_only=True, trust_remote_code=False
