@@ -129,7 +129,8 @@ def main() -> None:
             load = os.getloadavg()[0]
             sys.stdout.write(
                 f"{index['name']}, {index['documents']:,} documents, {clients} clients: {len(times)} answers, "
-                f"{rate:.0f} a second, {refused} refused, {len(errors) - refused} other errors, p50 {statistics.median(times):.1f} ms, p99 {p99:.1f} ms, load {load:.1f}\n"
+                f"{rate:.0f} a second, {refused} refused, {len(errors) - refused} other errors, "
+                f"p50 {statistics.median(times):.1f} ms, p99 {p99:.1f} ms, load {load:.1f}\n"
             )
             for error in errors[:3]:
                 sys.stdout.write(f"  {error}\n")
