@@ -117,14 +117,20 @@ def main() -> None:
         return
     for index in described["indexes"]:
         for clients, queries in ((1, 10), (1, 40 * given.queries), (given.clients, given.queries)):
+            begun = time.perf_counter()
             times, errors = measured(address, index["name"], texts, clients, queries)
+            rate = len(times) / (time.perf_counter() - begun)
+            refused = sum("status 503" in error for error in errors)
             if queries == 10:  # the first ones warm up
                 continue
+            if not times:
+                times = [float("nan")]
             p99 = times[int(0.99 * len(times))]
             load = os.getloadavg()[0]
             sys.stdout.write(
                 f"{index['name']}, {index['documents']:,} documents, {clients} clients: {len(times)} answers, "
-                f"{len(errors)} errors, p50 {statistics.median(times):.1f} ms, p99 {p99:.1f} ms, load {load:.1f}\n"
+                f"{rate:.0f} a second, {refused} refused, {len(errors) - refused} other errors, "
+                f"p50 {statistics.median(times):.1f} ms, p99 {p99:.1f} ms, load {load:.1f}\n"
             )
             for error in errors[:3]:
                 sys.stdout.write(f"  {error}\n")

@@ -27,6 +27,7 @@ from lexvl_anserini.ground.errors import DataError, refuse_packed, refuse_pointe
 BOM = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"
 PACKED = (".gz", ".zst")  # suffixes of compressed files
+MOST_LINE = 1 << 28  # bytes of a line of a compressed file
 DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)  # what reading a damaged gzip file raises
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _KEY_END = re.compile(rb'"\s*:')  # after every key, and at some places in texts
@@ -72,16 +73,31 @@ def open_packed(path: Path) -> BinaryIO:
     refuse_pointer(path)
     packing = path.suffix.lower()
     if packing == ".gz":
-        return cast(BinaryIO, gzip.open(path, "rb"))
+        return _UnpackedReader(cast(io.RawIOBase, gzip.open(path, "rb")), path)
     if packing == ".zst":
         from pyarrow import input_stream
 
-        return cast(BinaryIO, io.BufferedReader(input_stream(str(path), compression="zstd")))
+        return _UnpackedReader(input_stream(str(path), compression="zstd"), path)
     with ExitStack() as held:
         plain = held.enter_context(open(path, "rb"))
         refuse_packed(path, plain.peek(4), DataError)
         held.pop_all()
     return plain
+
+
+class _UnpackedReader(io.BufferedReader):
+    """Unpacked bytes; a line of more than `MOST_LINE` is refused, because some kB may unpack to gigabytes of one."""
+
+    def __init__(self, source: io.RawIOBase, path: Path):
+        super().__init__(source, 1 << 16)
+        self._path = path
+
+    def readline(self, size: int | None = -1) -> bytes:
+        """A line, also of each step over the reader."""
+        line = super().readline(MOST_LINE + 1 if size is None or size < 0 else size)
+        if len(line) > MOST_LINE:
+            raise DataError(f"{self._path}: unpacks to a line of more than {MOST_LINE:,} bytes; expected shorter ones")
+        return line
 
 
 def read_lines(path: Path) -> Iterator[Line]:

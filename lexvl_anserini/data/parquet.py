@@ -109,6 +109,7 @@ def is_numbers(kind: Any) -> bool:
 
 # Row groups held at once, over all tables: readers of neighbouring rows take turns at the border of two.
 GROUPS_HELD = 2
+GROUP_BYTES = 1 << 31  # of a row group, as its table says
 
 DAMAGED = Failure(remedy="no Parquet table, or a damaged one; fetch it again")
 _LOCK = Lock()
@@ -152,10 +153,10 @@ def list_plain_columns(schema: Schema) -> list[str]:
 
 
 @contextmanager
-def _open_table(path: Path) -> Iterator[ParquetFile]:
+def _open_table(path: Path, **options: Any) -> Iterator[ParquetFile]:
     from pyarrow.parquet import ParquetFile
 
-    with raise_parquet_errors(path, DAMAGED), ParquetFile(path) as file:
+    with raise_parquet_errors(path, DAMAGED), ParquetFile(path, **options) as file:
         yield file
 
 
@@ -196,8 +197,14 @@ def _list_starts(path: Path, state: FileState) -> Sequence[int]:
 
 @lru_cache(maxsize=GROUPS_HELD)
 def _read_pictures(path: Path, state: FileState, group: int) -> ChunkedArray:
-    with _open_table(path) as file:
-        column = find_picture_column(file.schema_arrow)
-        if column is None:
-            raise DataError(f"{path}: no column of pictures; it has {', '.join(file.schema_arrow.names)}")
+    schema = read_schema(path)
+    column = find_picture_column(schema)
+    if column is None:
+        raise DataError(f"{path}: no column of pictures; it has {', '.join(schema.names)}")
+    # Equal pictures are held once: a few kB of a dictionary may stand for gigabytes.
+    leaf = f"{column}.bytes" if schema.field(column).type.num_fields else column
+    with _open_table(path, read_dictionary=[leaf]) as file:
+        if (size := file.metadata.row_group(group).total_byte_size) > GROUP_BYTES:
+            remedy = f"expected at most {GROUP_BYTES:,}; write the table with smaller row groups"
+            raise DataError(f"{path}: row group {group} has {size:,} bytes, {remedy}")
         return file.read_row_group(group, columns=[column]).column(0)

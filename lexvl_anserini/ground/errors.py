@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from difflib import get_close_matches
@@ -27,6 +28,14 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 
 
+PASSWORD = re.compile(r"(?<=://)[^/?#\s]*@")  # of a URL, with its user
+
+
+def hide_passwords(text: str) -> str:
+    """A text whose URLs have no user and no password."""
+    return PASSWORD.sub("***@", text)
+
+
 LONGEST = 1500  # characters of a message: a damaged file may hold an id or a key of any length
 
 
@@ -36,7 +45,7 @@ class LexvlError(Exception):
     exit_code = 1
 
     def __init__(self, message: str = ""):
-        line = " ".join(message.splitlines())
+        line = hide_passwords(" ".join(message.splitlines()))
         half = LONGEST // 2
         super().__init__(line if len(line) <= LONGEST else f"{line[:half]} ... {line[-half:]}")
 
@@ -85,6 +94,10 @@ class CheckpointError(LexvlError):
 
 class ArtefactError(LexvlError):
     """An output exists already, is unfinished, damaged, or does not belong to its input."""
+
+
+class InexactScore(ArtefactError):
+    """The scores of a query could be larger than an index has exact ones."""
 
 
 class StoreError(LexvlError):

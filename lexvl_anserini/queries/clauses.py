@@ -34,7 +34,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.errors import InexactScore, UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, TermWeights, Topic
 
 MAX_DEPTH = 100  # clauses within each other: engines compile and search a tree recursively
@@ -359,9 +359,9 @@ def _is_sum(clause: Clause) -> bool:
     return isinstance(clause, Impacts | Term | Text)
 
 
-def describe_inexact_score(query_id: str, most: float, remedy: str, scores: str = "Lucene's scores") -> ArtefactError:
+def describe_inexact_score(query_id: str, most: float, remedy: str, scores: str = "Lucene's scores") -> InexactScore:
     """The error about a query whose score could reach `most`, 2^24 or more."""
-    return ArtefactError(
+    return InexactScore(
         f"topic {query_id!r}: its score could reach {most:,}, above {SCORE_LIMIT - 1:,} up to which {scores} are "
         f"exact; {remedy}"
     )

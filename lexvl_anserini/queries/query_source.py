@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
 
 log = logging.getLogger(__name__)
+
+MOST_COMPARED = 2000  # terms with which an unknown one is compared: those that begin alike and are about as long
 
 TYPED = "query"  # the id of a query that the user types
 
@@ -225,9 +228,10 @@ def check_known(clause: Clause, known: Sequence[str]) -> None:
     """Refuses terms that are not among those of a vocabulary."""
     for term in sorted(set(list_terms(clause)).difference(known)):
         # The term with a field, in an index of several; without one, in an index of one.
-        bare = term.partition(":")[2]
+        bare, low = term.partition(":")[2], term.lower()
         near = [name for name in known if name.partition(":")[2] == term or name == bare]
-        near = near or get_close_matches(term.lower(), known, n=3, cutoff=0.6)
+        alike = (name for name in known if name[:1] == low[:1] and abs(len(name) - len(low)) <= 2)
+        near = near or get_close_matches(low, islice(alike, MOST_COMPARED), n=3, cutoff=0.6)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise UsageError(f"term {term!r} is not in the vocabulary of the index{hint}")
 

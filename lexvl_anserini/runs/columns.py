@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 
-from lexvl_anserini.data.lines import BOM, open_packed
+from lexvl_anserini.data.lines import BOM, MOST_LINE, open_packed
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.runs.trec import LARGEST_RANK, read_run
 
@@ -174,6 +174,8 @@ def _iter_whole_topics(source: BinaryIO) -> Iterator[Hits]:
         pending += piece
         whole = pending[: pending.rfind(b"\n") + 1]
         if not whole:
+            if len(pending) > MOST_LINE:
+                raise Irregular
             continue
         form = form or _match_form(whole)
         hits = _parse(whole, *form)

@@ -19,12 +19,23 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError, describe_error
+from lexvl_anserini.ground.errors import (
+    ArtefactError,
+    LexvlError,
+    MissingExtra,
+    UsageError,
+    describe_error,
+    hide_passwords,
+)
 from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, format_json, make_folder
 from lexvl_anserini.ground.machine import cache_folder, expand_path
 
 LISTING = "files.json"
 FORMAT = "lexvl-files/1"
+
+# Bytes of a listing, which is damaged where it is cut, and of a file that no listing names.
+MOST_LISTING = 1 << 28
+MOST_UNLISTED = 1 << 34
 
 # A URL of storage: scheme, and names without `..`, `?` or `#`.
 URL = re.compile(r"[a-z][a-z\d+.-]*://[^?#\x00-\x1f]+")
@@ -67,8 +78,8 @@ def find_url(path: Path) -> str | None:
 
 
 def name_urls(text: str) -> str:
-    """A text in which local copies are named by their URLs."""
-    return re.sub(re.escape(f"{find_root()}{os.sep}") + r"([a-z][a-z\d+.-]*)/", r"\1://", text)
+    """A text in which local copies are named by their URLs, without passwords."""
+    return hide_passwords(re.sub(re.escape(f"{find_root()}{os.sep}") + r"([a-z][a-z\d+.-]*)/", r"\1://", text))
 
 
 class ListedFile(NamedTuple):
@@ -122,13 +133,21 @@ def _copy_here(storage: OpenStorage, name: str, path: Path, listed: ListedFile) 
         atomic_write(path) as out,
         storage.system.open(storage.name(name)) as source,
     ):
-        shutil.copyfileobj(source, out, 1 << 20)
+        copy_bounded(source, out, listed.bytes)
         out.flush()
         if (copy := ListedFile.read(Path(out.name))) != listed:
             held = f"{copy.bytes} bytes of digest {copy.sha256[:12]}"
             expected = f"{LISTING} has {listed.bytes} of {listed.sha256[:12]}"
             remedy = "it is being written, or remove the folder and write it again"
             raise ArtefactError(f"{storage.url}/{name}: {held}, {expected}; {remedy}")
+
+
+def copy_bounded(source: Any, out: Any, most: int) -> None:
+    """Copies a file whose size is known; of a longer one so much that it shows, and no more."""
+    left = most + 1
+    while left and (piece := source.read(min(left, 1 << 20))):
+        out.write(piece)
+        left -= len(piece)
 
 
 def refresh(folder: Path) -> Path:
@@ -183,12 +202,12 @@ def fetch_file(path: Path) -> Path:
     make_folder(path.parent)
     with name_errors(storage.url, path):
         try:
-            content = storage.system.cat_file(storage.path)
+            with storage.system.open(storage.path) as source, atomic_write(path) as out:
+                copy_bounded(source, out, MOST_UNLISTED)
+                if out.tell() > MOST_UNLISTED:
+                    raise ArtefactError(f"{storage.url}: more than {MOST_UNLISTED:,} bytes, expected a plan")
         except FileNotFoundError:
             path.unlink(missing_ok=True)
-            return path
-        with atomic_write(path) as out:
-            out.write(content)
     return path
 
 
@@ -222,7 +241,8 @@ def read_listing(storage: OpenStorage) -> dict[str, ListedFile] | None:
     where = f"{storage.url}/{LISTING}"
     with name_errors(where):
         try:
-            content = storage.system.cat_file(storage.name(LISTING))
+            with storage.system.open(storage.name(LISTING)) as source:
+                content = source.read(MOST_LISTING)
         except FileNotFoundError:
             return None
     try:

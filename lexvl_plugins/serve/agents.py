@@ -6,6 +6,7 @@ Each tool is a row of `TOOLS`. Its arguments are a record, whose JSON schema the
 from __future__ import annotations
 
 import io
+import logging
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -26,7 +27,7 @@ from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_plugins.serve import limits, messages
 from lexvl_plugins.serve.answering import Service
 from lexvl_plugins.serve.documents import EncodedPicture, scale
-from lexvl_plugins.serve.server import TOOLS_PATH, Threads, add_errors, describe_failure, describe_first, escape
+from lexvl_plugins.serve.server import TOOLS_PATH, Threads, add_errors, add_health, describe_failure, describe_first
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
@@ -246,11 +247,12 @@ def write_reply(reply: Reply) -> CallToolResult:
 
 def write_failure(reason: str) -> CallToolResult:
     """A call that a model may mend: one line."""
-    return CallToolResult(content=[TextContent(text=escape(reason))], is_error=True)
+    return CallToolResult(content=[TextContent(text=messages.hide_places(reason))], is_error=True)
 
 
 def build_tools(service: Service) -> Server[Any]:
     """The protocol's server of the tools over a service."""
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs what clients send
     slots = {name: Threads(row.at_once) for name, row in TOOLS.items()}
 
     async def list_tools(_: ServerRequestContext[Any], __: PaginatedRequestParams | None) -> ListToolsResult:
@@ -301,5 +303,6 @@ def build_tools_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="LexVL tools", version=__version__, lifespan=run_manager, openapi_url=None)
     add_errors(app)
+    add_health(app, service)
     app.router.routes.append(Route(TOOLS_PATH, StreamableHTTPASGIApp(manager), methods=["POST"]))
     return app

@@ -170,8 +170,8 @@ class Service:
             return messages.Embeddings(
                 index=request.index,
                 kind=kind,
-                texts=[list_weights(query) for query in queries.encode_texts(index, request.texts)],
-                pictures=[list_weights(query) for query in queries.encode_pictures(index, pictures)],
+                texts=embed_pieces(partial(queries.encode_texts, index), request.texts),
+                pictures=embed_pieces(partial(queries.encode_pictures, index), pictures),
             )
 
 
@@ -197,6 +197,15 @@ def search(index: LiveIndex, question: messages.Question, read: ReadQuery) -> tu
             return rank_hits(TYPED, []), False, ignored
         query = TreeQuery(TYPED, All(()))  # every document that matches
     return *find(index.searcher, query, question.hits, where, cut), ignored
+
+
+def embed_pieces(encode: Callable[[Sequence[Any]], list[Any]], items: Sequence[Any]) -> list[messages.Embedding]:
+    """The vectors of texts or pictures, a piece after the other while somebody waits for them."""
+    vectors: list[messages.Embedding] = []
+    for start in range(0, len(items), limits.PIECE):
+        limits.refuse_late()
+        vectors += map(list_weights, encode(items[start : start + limits.PIECE]))
+    return vectors
 
 
 def list_weights(query: Any) -> messages.Embedding:
@@ -235,14 +244,14 @@ def describe_index(index: LiveIndex, problem: str) -> messages.IndexDescription:
         kind=index.manifest.kind,
         encoder=", ".join(f"{field.name} {field.encoder.name}" for field in index.manifest.encoder.fields)
         or index.model.name,
-        corpus=index.manifest.corpus.name,
+        corpus=messages.hide_places(index.manifest.corpus.name),
         documents=index.manifest.counts.documents,
         terms=index.manifest.kind == "impact",
         pictures=with_pictures,
         maps=with_pictures and index.has_maps,
         sends=index.picture_tower is not None,
         fields=fields,
-        problem=problem,
+        problem=messages.hide_places(problem),
     )
 
 

@@ -19,10 +19,11 @@ from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.data.pictures.archives import find_file
-from lexvl_anserini.data.pictures.images import decode_image, keep_pixels
+from lexvl_anserini.data.pictures.images import keep_pixels
 from lexvl_anserini.ground.errors import DataError, LexvlError
 from lexvl_anserini.ground.records import Document
 from lexvl_plugins.serve import limits
+from lexvl_plugins.serve.decoding import decode
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -223,15 +224,15 @@ class SentPictures:
 
     def __init__(self) -> None:
         self._pictures = Recent(limits.KEPT_UPLOADS)
-        self._decoding = BoundedSemaphore(limits.DRAWINGS)  # of which each may hold `UPLOAD_PIXELS`
+        self._decoding = BoundedSemaphore(limits.DRAWINGS)  # of which each may take `DECODE_BYTES`
 
     def add(self, content: bytes) -> str:
         """Decodes and keeps a picture; returns its id."""
         picture_id = sha256(content).hexdigest()[:32]
         if self._pictures.get(picture_id) is None:
             with self._decoding:
-                picture = decode_image(io.BytesIO(content), "the picture", max_pixels=limits.UPLOAD_PIXELS)
-                picture.thumbnail((limits.UPLOAD_SIDE, limits.UPLOAD_SIDE))
+                limits.refuse_late()
+                picture = decode(content)
             self._pictures.put(picture_id, picture)
         return picture_id
 

@@ -295,6 +295,10 @@ class Shelf:
         """In the order of the page."""
         return list(self._open)
 
+    def count_damaged(self) -> int:
+        """How many of the indexes answer no more."""
+        return sum(index.problem is not None for index in self._open.values())
+
     def explain_problem(self, name: str) -> str:
         """Why an index lacks its corpus, or is not the one in its folder; empty if nothing is wrong."""
         index = self._open[name]
@@ -303,6 +307,7 @@ class Shelf:
     @contextmanager
     def borrow(self, name: str, damaged: bool = False) -> Iterator[LiveIndex]:
         """An open index, which stays open within the block; a damaged one raises its problem, unless it is wanted."""
+        limits.refuse_late()
         self._look(name)
         with self._lock:
             index = self._open.get(name)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from lexvl_anserini.ground.errors import hide_passwords
 from lexvl_anserini.ground.records import SCORE_LIMIT
 from lexvl_plugins.serve import limits
 
@@ -15,6 +17,16 @@ def whole_characters(text: str) -> str:
     if not text.isascii() and text.encode(errors="ignore").decode() != text:
         raise ValueError("half a character (a lone surrogate), expected a text in UTF-8")
     return text
+
+
+# An absolute path without its last name, also that of a file's URL. In a folder's name a colon is followed by more.
+FOLDERS = re.compile(r"(?:\bfile://|(?<![\w./]))/(?:(?:[^/:;,'\"\n]|:(?=\S))+/)*(?=[^\s/])")
+
+
+def hide_places(text: str) -> str:
+    """A text on one line that JSON can hold, with the last names of this machine's paths, and without passwords."""
+    line = " ".join(text.encode(errors="replace").decode().splitlines())
+    return FOLDERS.sub("", hide_passwords(line))
 
 
 Whole = AfterValidator(whole_characters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -112,6 +113,8 @@ class ListenOptions:
 
         sys.stdout.flush()
         server.raise_open_files()
+        if keys and hasattr(signal, "SIGHUP"):
+            signal.signal(signal.SIGHUP, keys.reload)
         with suppress(KeyboardInterrupt):  # the usual end
             server.build_server(app, [*(self.name or []), self.host], keys, self.log_json).run(sockets=[listener])
 

@@ -11,7 +11,9 @@ import base64
 import binascii
 import hmac
 import logging
+import os
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +23,7 @@ from hashlib import sha256
 from importlib.resources import files
 from ipaddress import ip_address
 from pathlib import Path
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import orjson
@@ -30,15 +33,16 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lexvl_anserini import __version__
-from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
+from lexvl_anserini.ground.errors import DataError, InexactScore, LexvlError, UsageError
 from lexvl_anserini.ground.typed import plain
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.answering import Service
 from lexvl_plugins.serve.documents import SIDES, EncodedPicture, scale
-from lexvl_plugins.serve.messages import ApiFailure, DocumentId, IndexName, Sent
+from lexvl_plugins.serve.messages import ApiFailure, DocumentId, EmbedQuestion, IndexName, Sent, hide_places
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -49,6 +53,12 @@ Result = TypeVar("Result")
 
 # Paths of large bodies: pictures are sent, many texts are embedded, agents call tools with pictures in base64.
 UPLOAD_PATH, EMBED_PATH, TOOLS_PATH = "/api/pictures", "/api/embed", "/mcp"
+
+# The last calls of functions before an error of the server that its log names.
+LOGGED_CALLS = 6
+
+# Paths that answer without a key.
+OPEN = ("/healthz", "/readyz")
 
 # The files of the page by their paths; no other file is served.
 PAGE = {
@@ -74,6 +84,7 @@ def build_app(service: Service) -> FastAPI:
     )
     add_errors(app)
     add_page(app)
+    add_health(app, service)
     add_searches(app, service)
     add_pictures(app, service)
     return app
@@ -85,27 +96,31 @@ def add_errors(app: FastAPI) -> None:
     async def report(request: Request, error: Exception) -> JSONResponse:
         content_type = request.headers.get("content-type", "").partition(";")[0]
         if not isinstance(error, RequestValidationError):
-            status, reason = describe_failure(error, f"{request.method} {request.url.path}")
+            status, reason = describe_failure(error, f"{request.method} {find_path(request.scope)}")
         elif request.method == "POST" and content_type != "application/json":
             status, reason = 422, "expected JSON, with the header content-type: application/json"
         else:
             status, reason = 422, describe_first(error.errors())
         headers = getattr(error, "headers", None) or (limits.LATER if isinstance(error, TimeoutError) else None)
-        return JSONResponse({"error": escape(reason)}, status, headers)
+        return JSONResponse({"error": hide_places(reason)}, status, headers)
 
-    for kind in (LexvlError, RequestValidationError, TimeoutError, HTTPException, Exception):
+    for kind in (LexvlError, RequestValidationError, TimeoutError, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, report)
 
 
 def describe_failure(error: Exception, call: str) -> tuple[int, str]:
-    """Status and reason of a call that failed; an error of the server itself is logged."""
+    """Status and reason of a call that failed; of an error of the server the log has the place, not the text."""
     if isinstance(error, LexvlError):
-        return 400 if isinstance(error, UsageError) else 404 if isinstance(error, DataError) else 503, str(error)
+        bad = isinstance(error, UsageError | InexactScore)
+        return 400 if bad else 404 if isinstance(error, DataError) else 503, str(error)
     if isinstance(error, TimeoutError):
         return 503, f"no answer within {limits.ANSWER_S:.0f} s"
     if isinstance(error, HTTPException):
         return error.status_code, str(error.detail)
-    log.error("%s: %s", call, error)
+    if isinstance(error, ClientDisconnect):
+        return 400, "the client left before its request had ended"
+    calls = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in extract_tb(error.__traceback__)]
+    log.error("%s: %s at %s", call, type(error).__name__, ", ".join(calls[-LOGGED_CALLS:]))
     return 500, "an error of the server; its log says more"
 
 
@@ -113,11 +128,6 @@ def describe_first(problems: Sequence[Any], known: Iterable[str] = ()) -> str:
     """The first thing that is wrong with a record, and where: entries of `errors()` of pydantic."""
     first = problems[0]
     return f"{'.'.join(str(part) for part in first['loc'])[:120]}: {plain(first, known)}"
-
-
-def escape(text: str) -> str:
-    """A text that JSON can hold."""
-    return text.encode(errors="replace").decode()
 
 
 def add_page(app: FastAPI) -> None:
@@ -133,29 +143,77 @@ def add_page(app: FastAPI) -> None:
 
 
 class Threads:
-    """Calls in threads, a bounded number at a time, each with a deadline; of those that wait, only so many."""
+    """Calls in threads, a bounded number at a time, each with a deadline; of those that wait, only so many.
 
-    def __init__(self, most: int):
-        self.most = most
+    A call that is given up keeps its thread until it ends, so that no more than `most` ever run; `measure` says what
+    one costs, and `budget` what all that were admitted and have not ended may cost together.
+    """
+
+    def __init__(self, most: int, budget: int = 0, measure: Callable[..., int] = lambda **_: 0):
+        self.most, self.budget, self.measure = most, budget, measure
+        self.held = 0
         self._limiter: CapacityLimiter | None = None
 
-    async def run(self, call: Callable[..., Result], *arguments: Any) -> Result:
-        """The result of a call; refused at once where too many wait already."""
-        self._limiter = self._limiter or CapacityLimiter(self.most)
-        if self._limiter.statistics().tasks_waiting >= limits.WAITING:
+    async def run(self, call: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+        """The result of a call; refused at once where too many wait already, or it would cost too much beside them."""
+        self._limiter = limiter = self._limiter or CapacityLimiter(self.most)
+        cost, ticket = self.measure(**named), object()
+        if limiter.statistics().tasks_waiting >= limits.WAITING or self.held and self.held + cost > self.budget:
             raise HTTPException(503, f"too many requests at once; try again in {limits.LATER_S} s", limits.LATER)
+
+        def free(ended: asyncio.Future[Any] | None = None) -> None:
+            self.held -= cost
+            if ended is not None:
+                limiter.release_on_behalf_of(ticket)
+                # Looked at, so that nothing of an error whose request was given up reaches a log.
+                _ = ended.cancelled() or ended.exception()
+
+        self.held += cost
+        limits.DEADLINE.set(time.monotonic() + limits.ANSWER_S)
         async with asyncio.timeout(limits.ANSWER_S):
-            return await to_thread.run_sync(call, *arguments, limiter=self._limiter, abandon_on_cancel=True)
+            try:
+                await limiter.acquire_on_behalf_of(ticket)
+            except BaseException:
+                free()
+                raise
+            thread = to_thread.run_sync(
+                partial(call, *arguments, **named), abandon_on_cancel=True, limiter=CapacityLimiter(1)
+            )
+            work = asyncio.ensure_future(thread)
+            work.add_done_callback(free)
+            await asyncio.wait([work])  # unlike awaiting it, this leaves the work alone when the request is given up
+        return work.result()
+
+
+def measure_texts(request: EmbedQuestion) -> int:
+    """What vectors cost, in characters; a picture counts as the longest text."""
+    return sum(map(len, request.texts)) + limits.MOST_CHARACTERS * len(request.pictures)
+
+
+def add_health(app: FastAPI, service: Service) -> None:
+    """Whether the server runs, and whether all of its indexes answer: for those who start it, without a key."""
+
+    async def tell_health() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def tell_readiness() -> Response:
+        bad, names = service.shelf.count_damaged(), service.shelf.names
+        error = {"error": f"{bad} of {len(names)} indexes answer no more; the log says why"}
+        return JSONResponse(error, 503) if bad else JSONResponse({"status": "ok"})
+
+    for path, call in zip(OPEN, (tell_health, tell_readiness), strict=True):
+        app.add_api_route(path, call, include_in_schema=False, response_class=Response)
 
 
 def add_searches(app: FastAPI, service: Service) -> None:
     """Searches, products, maps, suggestions, vectors: each path has a name in the description, threads, and a call."""
-    searches, maps, embeds = Threads(limits.SEARCHES), Threads(limits.MAPS), Threads(limits.EMBEDS)
+    searches, maps = Threads(limits.SEARCHES), Threads(limits.MAPS)
+    embeds = Threads(limits.EMBEDS, limits.EMBEDDED, measure_texts)
 
     def build_endpoint(threads: Threads, call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)  # with the signature that FastAPI reads
         async def answer(**arguments: Any) -> Any:
-            return await threads.run(partial(call, **arguments))
+            return await threads.run(call, **arguments)
 
         return answer
 
@@ -227,6 +285,8 @@ HEADERS: Mapping[bytes, bytes] = {
     b"cross-origin-opener-policy": b"same-origin",
 }
 
+OTHER_SITE = "the request comes from a page of another site"
+
 # The rest of a body is not read after a refusal.
 CLOSE = {"connection": "close"}
 
@@ -234,13 +294,25 @@ CLOSE = {"connection": "close"}
 class ApiKeys:
     """API keys; only their digests are kept, and each is compared in constant time."""
 
-    def __init__(self, keys: Iterable[str]):
+    def __init__(self, keys: Iterable[str], path: Path | None = None):
+        self.path = path
         self.digests = [sha256(key.encode()).digest() for key in keys]
+
+    def reload(self, *_: Any) -> None:
+        """Reads the file of the keys again; where it has no good ones, those from before stay. For a signal."""
+        try:
+            self.digests = self.read(self.path).digests if self.path else self.digests
+        except DataError as error:
+            log.error("%s; the keys read before stay", error)
+        else:
+            log.info("%s: read again, %d keys", self.path, len(self.digests))
 
     @classmethod
     def read(cls, path: Path) -> ApiKeys:
         """The keys of a file, one a line; empty lines and those that begin with # are none."""
         try:
+            if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077 and os.name == "posix":
+                log.warning("%s: mode %o, others of this machine can read the keys; chmod 600 it", path, mode)
             lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: cannot be read ({error}); expected a text file with one key a line") from error
@@ -251,7 +323,7 @@ class ApiKeys:
             if len(key) < LEAST_KEY or not key.isascii() or not key.isprintable() or " " in key:
                 expected = f"at least {LEAST_KEY} of ASCII without spaces, as `openssl rand -hex 32` prints"
                 raise DataError(f"{path} line {number}: {len(key)} characters, expected {expected}")
-        return cls(keys.values())
+        return cls(keys.values(), path)
 
     def find_name(self, authorization: bytes) -> str | None:
         """The name in log lines of the key that an Authorization header has; None if it has none of these keys."""
@@ -311,14 +383,16 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begun = time.perf_counter()
+        method, begun = scope["method"], time.perf_counter()
+        if method == "HEAD":  # uvicorn leaves out the body
+            scope = {**scope, "method": "GET"}
         line: dict[str, Any] = {**dict.fromkeys(("time", "method", "path", "status", "ms")), "received": 0, "sent": 0}
         try:
             await self._answer(scope, receive, send, line)
         finally:
             if self.log_requests:
                 line["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
-                line["method"] = scope["method"] if scope["method"] in METHODS else None
+                line["method"] = method if method in METHODS else None
                 line["path"], line["key"] = find_path(scope), scope.get("key")
                 line["ms"] = round((time.perf_counter() - begun) * 1000, 2)
                 log.info("%s", orjson.dumps(line).decode())
@@ -353,6 +427,8 @@ class Guard:
                     await self.app(scope, receive_counted, send_counted)
         except TimeoutError:
             refusal = 408, f"the request did not end within {limits.REQUEST_S:.0f} s"
+        except Exception:  # `add_errors` has logged it; passed on, its text would reach uvicorn's log
+            refusal = 500, "an error of the server; its log says more"
         finally:
             self.held -= line["received"]
         if refusal and line["status"] is None:
@@ -368,9 +444,15 @@ class Guard:
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if not self.is_own(host):
             return 421, f"the request is for host {host[:80]!r}, not for this server; --name adds a name"
+        if scope["path"] in OPEN:
+            return None
+        # A link from another site may lead to the page.
+        followed = scope["method"] == "GET" and scope["path"] == "/" and headers.get(b"sec-fetch-mode") == b"navigate"
+        if headers.get(b"sec-fetch-site") == b"cross-site" and not followed:
+            return 403, OTHER_SITE
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
-            return 403, "the request comes from a page of another site"
+            return 403, OTHER_SITE
         if self.keys is not None:
             scope["key"] = self.keys.find_name(headers.get(b"authorization", b""))
             if scope["key"] is None:

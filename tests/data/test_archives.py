@@ -1,11 +1,15 @@
-"""Tar archives: every member is a file or is named, and a damaged archive never looks like a smaller one."""
+"""Tar archives: every member is a file or is named, and a damaged archive never looks like a smaller one; tables."""
 
 import io
 import tarfile
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.lines import read_file_state
+from lexvl_anserini.data.parquet import _read_pictures, read_picture
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.ground.errors import DataError
 
@@ -149,3 +153,16 @@ def test_a_negative_size_is_an_error(tmp_path):
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"a\.tar: .*(negative|no valid header|damaged)"):
         contents(path)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_row_groups_of_pictures_are_bounded(tmp_path, monkeypatch, nested):
+    """Of 100 equal pictures one is held; what a group says that it has is compared before it is read."""
+    values = [{"bytes": b"x" * 5000, "path": None} if nested else b"x" * 5000] * 100
+    parquet.write_table(pyarrow.table({"image": values}), path := tmp_path / "t.parquet")
+    assert read_picture(path, 99) == b"x" * 5000
+    assert _read_pictures(path, read_file_state(path), 0).nbytes < 20_000
+    _read_pictures.cache_clear()
+    monkeypatch.setattr("lexvl_anserini.data.parquet.GROUP_BYTES", 1000)
+    with pytest.raises(DataError, match=r"t.parquet: row group 0 has 5,\d+ bytes, expected at most 1,000"):
+        read_picture(path, 0)

@@ -6,6 +6,7 @@ from corpus_folders import pack_text
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lexvl_anserini.data import lines
 from lexvl_anserini.data.checks import check_id, escape_id, unescape_id
 from lexvl_anserini.data.lines import LinePlace, read_placed_lines
 from lexvl_anserini.data.topics import read_qrels, read_topics
@@ -55,6 +56,15 @@ def test_topics_in_each_layout(tmp_path, name, content):
 def test_bad_topics_are_told_with_file_and_line(tmp_path, name, content, message):
     with pytest.raises(DataError, match=message):
         list(read_topics(pack_text(tmp_path / name, content)))
+
+
+@pytest.mark.parametrize("name", ["t.tsv.gz", "t.tsv.zst"])
+def test_a_line_that_unpacks_without_end(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(lines, "MOST_LINE", 1000)
+    path = pack_text(tmp_path / name, f"q1\t{'a' * 996}\nq2\tb\n")
+    assert [topic.query_id for topic in read_topics(path)] == ["q1", "q2"]
+    with pytest.raises(DataError, match=f"{name}: unpacks to a line of more than 1,000 bytes"):
+        list(read_topics(pack_text(tmp_path / name, f"q1\ta\nq2\t{'a' * 1_000_000}")))
 
 
 TREC = """<top>

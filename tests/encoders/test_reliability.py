@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tiny_encoders import Runs
 
 from lexvl_anserini.encoders.checkpoints.weights import read_contents, read_weights
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.tokens import measure_growth
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UnknownName
 
 BERT = "splade/ckpt_bert"
@@ -438,3 +440,15 @@ def test_a_tokenizer_that_fails_at_some_texts_only(bert):
         edit(bert / "tokenizer.json", model={**about["model"], **change})
         line = refused("bag-of-tokens", bert)
         assert "the tokenizer cannot be read (Exception: WordPiece error" in line or "has the id" in line
+
+
+def test_a_tokenizer_that_makes_texts_longer_without_end(bert):
+    """Twenty times and twenty times; an expression that matches between characters; a table with a long text."""
+    longer = {"type": "Replace", "pattern": {"String": "aa"}, "content": "a" * 40}
+    between = {"type": "Replace", "pattern": {"Regex": "b*"}, "content": "-" * 200}
+    table = {"type": "Precompiled", "precompiled_charsmap": b64encode(b"\4\0\0\0TREEx\0" + 300 * b"y").decode()}
+    sequence = {"type": "Sequence", "normalizers": [longer, longer]}
+    for normalizer, times in ((longer, 20), (sequence, 400), (between, 201), (table, 300), ({"type": "NFKC"}, 1)):
+        assert measure_growth(normalizer) == times
+    edit(bert / "tokenizer.json", normalizer=sequence)
+    assert "its normalizer makes a text 400 times as long, expected at most 128" in refused("bag-of-tokens", bert)

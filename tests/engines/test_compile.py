@@ -277,13 +277,16 @@ def dated(tmp_path_factory):
 
 
 def test_what_an_index_does_not_have(engine):
-    compiler = Compiler({"meta.year": "long", "meta.day": "date"})
+    compiler = Compiler({"meta.year": "long", "meta.day": "date", "meta.place": "keyword"})
     with pytest.raises(UnknownName, match="unknown metadata field 'meta.yaer'; did you mean 'meta.year'"):
         compiler.query(Equals("meta.yaer", 1))
     with pytest.raises(UsageError, match="no text field"):
         compiler.query(Text("a dog"))
-    with pytest.raises(UsageError, match="meta.year: 'soon' is no number, and the field is long"):
-        compiler.query(Range("meta.year", "soon"))
+    for value in ("soon", "9" * 400):
+        with pytest.raises(UsageError, match=f"meta.year: '{value}' is no number, and the field is long"):
+            compiler.query(Range("meta.year", value))
+    with pytest.raises(UsageError, match="meta.place: an end of 1,001 bytes, expected at most 1,000"):
+        compiler.query(Range("meta.place", "a" * 1001))
     with pytest.raises(UsageError, match="meta.day: 'tomorrow' is no date, expected YYYY-MM-DD, YYYY-MM or YYYY"):
         compiler.query(Equals("meta.day", "tomorrow"))
 

@@ -16,7 +16,9 @@ from lexvl_anserini.engines.lucene.fields import read_impacts, read_vector
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary
-from lexvl_anserini.queries.clauses import QueryBatch
+from lexvl_anserini.queries import query_source
+from lexvl_anserini.queries.clauses import QueryBatch, Term
+from lexvl_anserini.queries.query_source import check_known
 from lexvl_anserini.queries.query_vectors import Feedback, ShardVectors, integers, rocchio
 
 VOCABULARY = Vocabulary(["a", "b", "c", "d"])
@@ -112,3 +114,14 @@ def test_shards_of_another_index(tmp_path: Path) -> None:
     write_shards(tmp_path / "b", DOCUMENTS[:1])
     with pytest.raises(ArtefactError, match="not the shards that the index was built from"):
         ShardVectors(tmp_path / "b", manifest)
+
+
+def test_an_unknown_term_is_compared_with_some_that_begin_alike(monkeypatch):
+    known = [*(f"c{number}" for number in range(30_000)), "boat", "board", "boats-and-ships"]
+    with pytest.raises(UsageError, match="term 'Baot' is not in the vocabulary of the index; did you mean 'boat'"):
+        check_known(Term("Baot"), known)
+    compared = []
+    monkeypatch.setattr(query_source, "get_close_matches", lambda _, names, **options: compared.extend(names) or [])
+    with pytest.raises(UsageError, match="term 'c99' is not in the vocabulary of the index$"):
+        check_known(Term("c99"), known[100:])
+    assert len(compared) == query_source.MOST_COMPARED and max(map(len, compared)) <= 5

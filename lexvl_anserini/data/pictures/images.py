@@ -21,7 +21,7 @@ import stat
 import struct
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -249,13 +249,13 @@ def _list_formats() -> tuple[str, ...]:
     return tuple(kind for kind in FORMATS if kind in PIL.Image.OPEN)
 
 
-def open_picture(source: BinaryIO, where: str) -> Image:
-    """An image whose pixels are not decoded yet, from an open file."""
+def open_picture(source: BinaryIO, where: str, formats: Sequence[str] = FORMATS) -> Image:
+    """An image whose pixels are not decoded yet, from an open file of one of some formats."""
     import PIL.Image
 
     _drop_warnings()
     try:
-        return PIL.Image.open(source, formats=_list_formats())
+        return PIL.Image.open(source, formats=[kind for kind in _list_formats() if kind in formats])
     except PIL.UnidentifiedImageError as problem:
         source.seek(0)
         start = source.read(32)

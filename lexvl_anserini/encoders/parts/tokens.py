@@ -9,14 +9,17 @@ first tokens are still uncertain after `MOST_READ` characters, these characters 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import count
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, Never
 
 import numpy as np
+import orjson
 
 from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.encoders.checkpoints.find import TOKENIZER_FILES, has_tokenizer
@@ -25,6 +28,9 @@ from lexvl_anserini.ground.records import Vocabulary, name_token
 
 # In BERT's uncased vocabulary id 999 is "!": everything below is [PAD], [UNK], [CLS], [SEP], [MASK] and [unused].
 FIRST_WORD_ID = 999
+
+# How many times as long a text may become before its words are read: NFKC makes 18 characters of one.
+MOST_GROWTH = 128
 
 # A text with a character that no vocabulary has.
 UNUSUAL = "a \u2603\U0010fffd"
@@ -38,6 +44,9 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
         files = ", ".join(TOKENIZER_FILES[:3])
         raise CheckpointError(f"{folder}: no tokenizer ({files}); name a folder that has one with --tokenizer")
     try:
+        content = orjson.loads(path.read_bytes()) if (path := folder / "tokenizer.json").is_file() else {}
+        if (growth := measure_growth(content.get("normalizer") or {})) > MOST_GROWTH:
+            raise ValueError(f"its normalizer makes a text {growth:,.0f} times as long, expected at most {MOST_GROWTH}")
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(folder), use_fast=True, local_files_only=True, trust_remote_code=False
         )
@@ -50,6 +59,21 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
     if size is not None and len(tokenizer) != size:
         refuse_size(folder, len(tokenizer), size)
     return tokenizer
+
+
+def measure_growth(normalizer: Mapping[str, Any]) -> float:
+    """How many times as long a text can become by a normalizer of `tokenizer.json`."""
+    kind = normalizer["type"] if normalizer else ""
+    if kind == "Sequence":
+        return prod(map(measure_growth, normalizer["normalizers"]))
+    if kind == "Replace":  # an expression may match between all characters
+        pattern, content = normalizer["pattern"].get("String", ""), normalizer["content"]
+        return max(1, len(content) / len(pattern)) if pattern else 1 + len(content)
+    if kind == "Precompiled":  # the size of a trie, the trie, and the texts that it leads to
+        raw = b64decode(normalizer["precompiled_charsmap"] or "")
+        texts = raw[4 + int.from_bytes(raw[:4], "little") :].decode(errors="replace").split("\0")
+        return max(1, *map(len, texts))
+    return 1 + len(normalizer.get("prepend", ""))
 
 
 def refuse_size(where: Path | str, tokens: int, size: int) -> Never:

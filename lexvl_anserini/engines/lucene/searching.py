@@ -244,6 +244,7 @@ SEARCH = "org.apache.lucene.search"
 LEAST, MOST = -(2**63), 2**63 - 1
 
 EPOCH = date(1970, 1, 1).toordinal()
+MOST_END = 1000  # bytes of an end of a range of keywords, of which Lucene makes an automaton
 YEAR_OR_MONTH = re.compile(r"(\d{4})(?:-(\d\d))?")
 
 
@@ -357,6 +358,8 @@ class Compiler:
         kind = self._type(clause.field)
         if kind == "keyword":
             low, high = (None if end is None else keyword(end) for end in (clause.low, clause.high))
+            if (longest := max(len((end or "").encode()) for end in (low, high))) > MOST_END:
+                raise UsageError(f"{clause.field}: an end of {longest:,} bytes, expected at most {MOST_END:,}")
             ranges = get_java_class(f"{SEARCH}.TermRangeQuery")
             return ranges.newStringRange(clause.field, low, high, clause.include_low, clause.include_high)
         points = get_java_class(f"org.apache.lucene.document.{'Double' if kind == 'double' else 'Long'}Point")
@@ -423,12 +426,11 @@ def double_range(clause: trees.Range) -> tuple[float, float]:
 
 def number(field: str, value: trees.Value, kind: str) -> int | float:
     """A value as its field holds it: long or double."""
-    # Integers remain integers, whatever their size.
+    # Integers remain integers, up to the largest float.
     for parse in (int, float):
         try:
-            parsed = value if isinstance(value, int | float) else parse(str(value))
-        except ValueError:
+            if isfinite(parsed := value if isinstance(value, int | float) else parse(str(value))):
+                return parsed
+        except (ValueError, OverflowError):
             continue
-        if isfinite(parsed):
-            return parsed
     raise UsageError(f"{field}: {value!r} is no number, and the field is {kind}")

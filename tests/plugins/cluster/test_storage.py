@@ -67,6 +67,7 @@ def test_places(root, tmp_path, monkeypatch):
     found = place("s3://bucket/a b/ü/")
     assert (found, find_url(found / "c")) == (root / "s3/bucket/a b/ü", "s3://bucket/a b/ü/c")
     assert isinstance(found / "c", StoredPath) and isinstance(place(Path(found)), StoredPath)
+    assert storage.name_urls(f"{root}/s3/me:secret@b/c") == str(UsageError("s3://me:secret@b/c")) == "s3://***@b/c"
     assert storage.name_urls(f"{found / 'c'}: gone, {tmp_path}") == f"s3://bucket/a b/ü/c: gone, {tmp_path}"
     packed = pickle.dumps((found / "c", found.parent.parent.parent))
     monkeypatch.setenv("LEXVL_STORAGE", str(tmp_path / "other"))
@@ -103,6 +104,9 @@ def test_a_folder_is_there_when_its_listing_is(memory):
     with pytest.raises(ArtefactError, match=f"{url}/shards/b: 3 bytes of digest .* files.json has 3 of"):
         fetch(folder)
     assert not (folder / "b").exists()
+    system.pipe_file(f"{url}/shards/b", b"two" * 1000)  # one byte more than the listing says is read
+    with pytest.raises(ArtefactError, match=f"{url}/shards/b: 4 bytes of digest .* files.json has 3 of"):
+        fetch(folder)
     system.rm_file(f"{url}/shards/b")
     with pytest.raises(ArtefactError, match=f"{url}/shards/b: no such bucket, folder or file"):
         fetch(folder)
@@ -151,7 +155,7 @@ def test_publishing_goes_on_where_it_ended(memory, monkeypatch):
     assert tree(fetch(folder)) == {"b": b"two"}
 
 
-def test_single_files(memory):
+def test_single_files(memory, monkeypatch):
     url, system = memory
     path = place(f"{url}/plan.json")
     assert not fetch_file(path).exists()
@@ -161,6 +165,10 @@ def test_single_files(memory):
     storage.publish_file(path)
     path.write_text("changed")
     assert fetch_file(path).read_text() == "{}"
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "MOST_UNLISTED", 1)
+        with pytest.raises(ArtefactError, match=f"{url}/plan.json: more than 1 bytes"):
+            fetch_file(path)
     storage.withdraw_file(path)
     assert not path.exists() and not system.exists(f"{url}/plan.json")
 

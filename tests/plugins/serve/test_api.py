@@ -30,14 +30,18 @@ from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.serve import indexes, limits
 from lexvl_plugins.serve.documents import Recent
 from lexvl_plugins.serve.indexes import name_indexes
+from lexvl_plugins.serve.messages import hide_places
 from lexvl_plugins.serve.queries import change_weights, reweigh
 from tests.plugins.serve.served_colours import CAPTION, HOSTILE, PICTURES, index_pictures, load, running, serving
 
 
-def png(picture) -> bytes:
+def save(picture, kind: str, **options) -> bytes:
     out = io.BytesIO()
-    picture.save(out, format="PNG")
+    picture.save(out, format=kind, **options)
     return out.getvalue()
+
+
+png = partial(save, kind="PNG")
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +245,11 @@ RED = {"index": "colours", "text": "red"}
         ({"index": "colours", "picture": "../../etc/passwd"}, 422, "picture"),
         ({**RED, "text": "half \ud800"}, 422, "text"),
         ({**RED, "text": "((((" * 400, "read_as": "terms"}, 400, "expression"),
+        ({**RED, "where": f"meta.place:[{'a' * 1001} TO b]"}, 400, "1,001 bytes, expected at most 1,000"),
+        ({**RED, "filters": [{"field": "meta.year", "low": "9" * 400}]}, 400, "is no number"),
+        ({**RED, "text": "+red^16777215"}, 400, "its score could reach"),
+        ({**RED, "a\nb": 1}, 422, "body.a b: unknown key"),
+        ({**RED, "weights": {"a\nb": "x"}}, 422, "body.weights.a b"),
     ],
 )
 def test_bad_questions_get_one_line(client, body, status, reason) -> None:
@@ -289,6 +298,8 @@ def test_a_picture_that_became_a_link_is_not_served(folder, monkeypatch) -> None
         (b"no picture at all", "known format"),
         (png(painted(64, 64, red=(0, 0, 64, 64)))[:-30], "damaged"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "known format"),
+        (save(PICTURES["red.png"], "BMP"), "expected JPEG, PNG, WebP, GIF, AVIF or HEIC"),
+        (save(PICTURES["red.png"], "TIFF"), "expected JPEG"),
     ],
 )
 def test_files_that_are_no_pictures_are_refused(client, content, reason) -> None:
@@ -329,6 +340,25 @@ def test_what_is_kept_is_bounded_by_its_bytes_and_those_of_its_names(monkeypatch
     for number in range(6):
         kept.put(number, number)
     assert [kept.get(number) for number in range(6)] == [None, None, 2, 3, 4, 5]
+
+
+def send_picture(client, content: bytes) -> tuple[int, str]:
+    status, _, answer = client.request("POST", "/api/pictures", content)
+    return status, json.loads(answer).get("error", "")
+
+
+def test_a_picture_of_many_scans_is_refused_and_a_slow_decoder_is_killed(client, monkeypatch) -> None:
+    jpeg = save(painted(64, 48, green=(0, 0, 9, 9)), "JPEG", progressive=True)
+    assert send_picture(client, jpeg)[0] == 200
+    last = jpeg[jpeg.rindex(b"\xff\xda") : -2]
+    monkeypatch.setattr(limits, "UPLOAD_SCANS", 500 * 64 * 48)
+    status, reason = send_picture(client, jpeg[:-2] + 500 * last + jpeg[-2:])
+    assert status == 400 and "scans of 64x48 pixels, more than the limit of 1,536,000" in reason
+    monkeypatch.setattr(limits, "DECODE_S", 0.001)
+    assert send_picture(client, png(painted(9, 9)))[1].startswith("the picture: not decoded within 0 s")
+    monkeypatch.setattr(limits, "DECODE_S", 900)
+    monkeypatch.setattr(limits, "DECODE_BYTES", 1 << 20)
+    assert "crashed or took too much memory" in send_picture(client, png(painted(4000, 4000)))[1]
 
 
 def test_many_clients_get_the_answers_of_one(client) -> None:
@@ -527,7 +557,24 @@ def test_a_corpus_that_is_gone_leaves_ids(folder, monkeypatch) -> None:
     with running(index) as client:
         [hit] = client.ask(index="gone-index", text="red")["hits"]
         assert (hit["doc_id"], hit["picture"]) == ("a.png", False)
-        assert "cannot be read" in client.get("/api/indexes")["indexes"][0]["problem"]
+        [described] = client.get("/api/indexes")["indexes"]
+        assert "cannot be read" in described["problem"] and described["corpus"] == "folder:gone"
+        assert str(folder.parent) not in str(described)
+
+
+@pytest.mark.parametrize(
+    "text,shown",
+    [
+        ("/srv/my photos/a b/x.png: cut/off", "x.png: cut/off"),
+        ("folder:/srv/me/photos", "folder:photos"),
+        ("'/srv/i' and /opt/b.json:\nno", "'i' and b.json: no"),
+        ("file:///etc/passwd", "passwd"),
+        ("/var/storage/s3/me:secret@b/x", "x"),
+        ("and/or 3/4 https://me:secret@a.example/b/c", "and/or 3/4 https://***@a.example/b/c"),
+    ],
+)
+def test_places_and_passwords_of_this_machine_do_not_leave_it(text, shown) -> None:
+    assert hide_places(text) == shown
 
 
 def test_texts_and_pictures_are_embedded_as_a_search_encodes_them(client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import http.client
 import io
@@ -13,24 +14,28 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
+from threading import Event
 from urllib.request import urlopen
 
 import pytest
 from shard_folders import write_text_shards
+from starlette.exceptions import HTTPException
 
 from lexvl_anserini.engines.engine import resolve_target
 from lexvl_anserini.engines.lucene.fields import load_word_analysis
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.fields import join_fields
 from lexvl_plugins.serve import limits
-from lexvl_plugins.serve.answering import Service
+from lexvl_plugins.serve.answering import Service, embed_pieces
 from lexvl_plugins.serve.indexes import Shelf, name_indexes
 from lexvl_plugins.serve.messages import ProductsQuestion, Question
 from lexvl_plugins.serve.serve import command
-from lexvl_plugins.serve.server import KEY_NAME, ApiKeys, Guard, check_address, format_url, open_socket
+from lexvl_plugins.serve.server import KEY_NAME, ApiKeys, Guard, Threads, check_address, format_url, open_socket
 from tests.invoking import invoked
 from tests.plugins.serve.served_colours import DENSE, PICTURES, index_pictures, index_texts, load, running, serving
 
@@ -161,6 +166,18 @@ def test_requests_from_pages_of_other_sites_are_refused(client, origin, status) 
     assert client.request("POST", "/api/search", QUESTION, content_type="text/plain")[0] == 422
 
 
+def test_what_a_browser_says_of_other_sites_is_refused_unless_a_link_leads_to_the_page(client) -> None:
+    for path, mode, status in (("/", "navigate", 200), ("/", "no-cors", 403), ("/api/indexes", "navigate", 403)):
+        assert client.request("GET", path, Sec_Fetch_Site="cross-site", Sec_Fetch_Mode=mode)[0] == status
+        assert client.request("GET", path, Sec_Fetch_Site="same-origin", Sec_Fetch_Mode=mode)[0] == 200
+
+
+def test_heads_have_no_bodies(client) -> None:
+    for path, status in (("/", 200), ("/api/indexes", 200), ("/healthz", 200), ("/api/search", 405), ("/x", 404)):
+        found, headers, content = client.request("HEAD", path)
+        assert (found, content) == (status, b"") and int(headers["content-length"]) > 0
+
+
 def test_the_page_may_load_from_its_server_alone(client) -> None:
     _, headers, content = client.request("GET", "/")
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
@@ -253,6 +270,20 @@ def test_every_path_needs_a_key(guarded, path, header, status) -> None:
         assert headers["www-authenticate"].startswith("Basic ")  # the last of them
 
 
+def test_health_needs_no_key_and_every_index_must_answer(guarded) -> None:
+    def ask(path: str) -> tuple[int, dict[str, str]]:
+        status, _, content = guarded.request("GET", path)
+        return status, json.loads(content)
+
+    assert ask("/healthz") == ask("/readyz") == (200, {"status": "ok"})
+    [index] = guarded.service.shelf._open.values()
+    index.problem = ArtefactError("damaged")
+    assert ask("/readyz") == (503, {"error": "1 of 1 indexes answer no more; the log says why"})
+    assert ask("/healthz")[0] == 200
+    index.problem = None
+    assert guarded.request("GET", "/healthz", Host="evil.example")[0] == 421
+
+
 def test_browsers_and_programs_have_a_challenge_each(guarded) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", guarded.port, timeout=900)
     connection.request("GET", "/")
@@ -266,13 +297,24 @@ def test_other_hosts_and_sites_are_refused_with_a_key_too(guarded) -> None:
     assert guarded.request("GET", "/", Authorization=f"Bearer {FIRST}", Origin="http://evil.example")[0] == 403
 
 
-def test_keys_of_a_file(tmp_path) -> None:
+def test_keys_of_a_file(tmp_path, caplog) -> None:
     file = tmp_path / "keys"
     file.write_text(f"# of the lab\n\n{FIRST}\n  {SECOND}  \n")
+    file.chmod(0o640)
     keys = ApiKeys.read(file)
+    assert "mode 640, others of this machine can read the keys" in caplog.text
     names = [keys.find_name(f"Bearer {key}".encode()) for key in (FIRST, SECOND, "# of the lab")]
     assert len(set(names)) == 3 and len(names[0]) == KEY_NAME and names[2] is None
     assert FIRST.encode() not in b"".join(keys.digests)
+    file.write_text("third-0123456789")
+    file.chmod(0o600)
+    caplog.clear()
+    keys.reload()
+    assert keys.find_name(b"Bearer third-0123456789") and not keys.find_name(f"Bearer {FIRST}".encode())
+    assert caplog.text == ""
+    file.write_text("short")
+    keys.reload()
+    assert keys.find_name(b"Bearer third-0123456789") and "the keys read before stay" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -297,6 +339,7 @@ def test_files_without_good_keys_are_refused(tmp_path, content, reason) -> None:
 
 def test_keys_do_not_cross_a_network_in_plain_text_unless_the_user_says_so(tmp_path, caplog) -> None:
     file = tmp_path / "keys"
+    file.touch(0o600)
     file.write_text(FIRST)
     for host in ("0.0.0.0", "192.0.2.1", "example.org", "::"):
         with pytest.raises(UsageError, match=r"plain HTTP.*--insecure"):
@@ -339,6 +382,31 @@ def test_a_line_of_json_for_each_request_without_what_users_wrote(guarded, caplo
     )
 
 
+def test_a_defect_and_a_client_that_leaves_log_nothing_that_a_user_wrote(guarded, caplog, monkeypatch) -> None:
+    caplog.set_level(logging.INFO, "lexvl_plugins.serve.server")
+    library = logging.getLogger("uvicorn.error")
+    library.addHandler(caplog.handler)
+
+    def fail(text: str) -> bool:
+        raise RuntimeError(text)
+
+    monkeypatch.setattr("lexvl_plugins.serve.queries.is_expression", fail)
+    key = {"Authorization": f"Bearer {FIRST}", "content_type": "application/json"}
+    status, _, content = guarded.request("POST", "/api/search", '{"index": "colours", "text": "secret"}', **key)
+    assert (status, json.loads(content)) == (500, {"error": "an error of the server; its log says more"})
+    assert "POST /api/search: RuntimeError" in caplog.text and "test_server.py:" in caplog.text
+    begin = f"HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {FIRST}\r\nContent-Length: 9\r\n\r\nsecret"
+    for path in ("/api/pictures", "/api/search"):
+        with socket.create_connection(("127.0.0.1", guarded.port), timeout=900) as leaving:
+            leaving.sendall(f"POST {path} {begin}".encode())
+    deadline = time.monotonic() + 900
+    while len(caplog.records) < 4:  # of the error and of each request
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    library.removeHandler(caplog.handler)
+    assert "secret" not in caplog.text and caplog.text.count("Error") == 1 and len(caplog.records) == 4
+
+
 def test_beyond_so_many_that_wait_requests_are_shed(guarded, monkeypatch) -> None:
     key = {"Authorization": f"Bearer {FIRST}", "content_type": "application/json"}
     monkeypatch.setattr(limits, "WAITING", 0)
@@ -351,3 +419,52 @@ def test_beyond_so_many_that_wait_requests_are_shed(guarded, monkeypatch) -> Non
     monkeypatch.setattr(limits, "ANSWER_S", 0.0)
     status, headers, _ = guarded.request("POST", "/api/search", QUESTION, **key)
     assert (status, headers["retry-after"]) == (503, "5")
+
+
+def test_work_that_is_given_up_keeps_its_thread_until_it_ends(monkeypatch) -> None:
+    end, begun = Event(), []
+
+    def work(name: str) -> str:
+        begun.append(name)
+        assert end.wait(900)
+        return name
+
+    async def ask() -> str:
+        monkeypatch.setattr(limits, "ANSWER_S", 0.05)
+        threads = Threads(1)
+        for name in ("first", "second", "third"):
+            with pytest.raises(TimeoutError):
+                await threads.run(work, name)
+        assert begun == ["first"]
+        end.set()
+        monkeypatch.setattr(limits, "ANSWER_S", 900)
+        return await threads.run(work, "last")
+
+    assert asyncio.run(ask()) == "last" and begun == ["first", "last"]
+
+
+def test_what_would_cost_too_much_beside_others_is_refused_at_once_and_given_up_between_pieces(monkeypatch) -> None:
+    end, threads = Event(), Threads(2, 10, lambda texts: len(texts))
+
+    async def ask() -> list[int]:
+        first = asyncio.ensure_future(threads.run(lambda texts: end.wait(900) and len(texts), texts="x" * 20))
+        await asyncio.sleep(0)
+        with pytest.raises(HTTPException, match="too many requests at once"):
+            await threads.run(len, texts="x")
+        end.set()
+        return [await first, await threads.run(lambda texts: len(texts), texts="x")]
+
+    assert asyncio.run(ask()) == [20, 1] and threads.held == 0
+    pieces = []
+
+    def encode(texts):
+        pieces.append(texts)
+        limits.DEADLINE.set(0.0)
+        return [ImpactQuery("", {"red": 1})] * len(texts)
+
+    def embed() -> None:
+        with pytest.raises(TimeoutError):
+            embed_pieces(encode, ["red"] * 20)
+
+    copy_context().run(embed)
+    assert pieces == [["red"] * limits.PIECE]
