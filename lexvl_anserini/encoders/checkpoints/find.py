@@ -115,7 +115,9 @@ def list_model_files(names: Iterable[str], weights: bool = True, older: bool = F
     In subfolders only weights of the usual names count.
     """
     paths = [
-        path for path in map(PurePosixPath, sorted(set(names))) if not any(part.startswith(".") for part in path.parts)
+        path
+        for path in map(PurePosixPath, sorted(set(names)))
+        if not any(part.startswith(".") and part != ".." for part in path.parts)
     ]
     small = {str(path) for path in paths if path.name in SMALL_FILES or path.match(TEXT_DESCRIPTIONS)}
     small |= {str(path) for path in paths if older and path.suffix in (".json", ".yaml", ".txt", ".model")}

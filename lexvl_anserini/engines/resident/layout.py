@@ -167,12 +167,19 @@ def parse_contents(file: BinaryIO, path: Path) -> FileContents | None:
 
 
 def open_sections(file: BinaryIO, path: Path, more: Mapping[str, str] = MappingProxyType({})) -> Sections:
-    """Reads or maps the file; its sections, and those of `more`, stay readable when it is closed or replaced."""
+    """Reads or maps the file; its sections, and those of `more`, stay readable when it is closed or replaced.
+
+    What is read lies at the beginning of a page of memory too, so that columns keep their alignment.
+    """
     contents = parse_contents(file, path)
     assert contents is not None, "read_contents comes first"
     file.seek(0)
-    small = os.fstat(file.fileno()).st_size <= READ_BYTES
-    mapped = file.read() if small else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if os.fstat(file.fileno()).st_size > READ_BYTES:
+        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    else:
+        content = file.read()
+        (memory := mmap.mmap(-1, len(content))).write(content)
+        mapped = memoryview(memory).toreadonly()
     arrays = {}
     for name, type_name in (*TYPES.items(), *more.items()):
         start, length = contents.sections.get(name, (0, -1))

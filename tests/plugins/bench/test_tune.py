@@ -110,7 +110,7 @@ def test_only_the_untuned_and_the_chosen_setting_see_the_test_topics():
         ("", "5", "0.2000", "–"),
     )
     assert tuning.tune(settings[:1], split("dev", "1", []), split("test", "2", []), RR).on_test == (1 / 3, 1 / 3)
-    with pytest.raises(DataError, match=r"1 topics are in dev and in test \('1'\).*--split-seed 1"):
+    with pytest.raises(DataError, match=r"1 topics are in dev and in test \(1\).*--split-seed 1"):
         tuning.tune([TuningSetting({}, 1)], split("dev", "1", []), split("test", "1", []), RR)
 
 
