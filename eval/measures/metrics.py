@@ -212,13 +212,8 @@ def check_shared_topics(run: Sequence[str], judged: Collection[str], name: str) 
     if unjudged:
         log.info("%s: %d topics without judgements are ignored (%s)", name, len(unjudged), some([*map(repr, unjudged)]))
     if missing:
-        log.warning(
-            "%s: %d of %d topics are not in the run and count 0 (%s)",
-            name,
-            len(missing),
-            len(judged),
-            some([*map(repr, missing)]),
-        )
+        text = "%s: %d of %d topics are not in the run and count 0 (%s)"
+        log.warning(text, name, len(missing), len(judged), some([*map(repr, missing)]))
 
 
 def evaluate(
