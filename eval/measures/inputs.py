@@ -246,13 +246,18 @@ def find_places(hits: Hits, preference: Preference, lines: np.ndarray) -> np.nda
 
 
 @contextmanager
-def expect_records(items: Any, kind: type[ScoredDoc | Qrel], name: str) -> Iterator[None]:
-    """Turns what objects of other forms raise, while their items are read, into one line."""
+def expect_records(items: Any, kind: type[ScoredDoc | Qrel], name: str) -> Iterator[Callable[[Iterable[Any]], None]]:
+    """Turns what objects of other forms raise, while their items are read, into one line; yields a check of ids."""
+
+    def check_texts(ids: Iterable[Any]) -> None:
+        if strange := [item_id for item_id in ids if not isinstance(item_id, str)]:
+            raise TypeError(f"the id {strange[0]!r:.80} is no text")
+
     try:
         # A dictionary and a frame of pandas give their keys and the names of their columns.
         if not isinstance(items, Iterable) or isinstance(items, Mapping | str) or hasattr(items, "columns"):
             raise TypeError("no items of this form")
-        yield
+        yield check_texts
     except (TypeError, ValueError, AttributeError, OverflowError) as problem:
         expected = f"{kind.__name__}({', '.join(kind._fields)}), whose ids are texts"
         hint = "lexvl_eval.measures.exchange converts objects of ranx"
@@ -260,15 +265,9 @@ def expect_records(items: Any, kind: type[ScoredDoc | Qrel], name: str) -> Itera
         raise UsageError(f"{name}: {what}, expected an iterable of {expected}; {hint}") from problem
 
 
-def check_texts(ids: Iterable[Any]) -> None:
-    """Raises a TypeError for an id that is no text."""
-    if strange := [item_id for item_id in ids if not isinstance(item_id, str)]:
-        raise TypeError(f"the id {strange[0]!r:.80} is no text")
-
-
 def check_hits(run: Iterable[ScoredDoc], name: str) -> Hits:
     """A run as columns."""
-    with expect_records(run, ScoredDoc, name):
+    with expect_records(run, ScoredDoc, name) as check_texts:
         hits = read_hits(run)
         check_texts(hits.query_ids)
     if not hits.query_ids:

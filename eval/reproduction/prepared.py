@@ -258,10 +258,8 @@ def find_twin(part: RowPart) -> RowPart | None:
     """The part of the dense model whose latency is compared; None where none is."""
     if part.task != "latency" or part.system is None or part.system.dense is None:
         return None
-    encoder, checkpoint, options, weights = part.system.dense
-    return part._replace(
-        system=PublishedSystem(encoder, checkpoint, options, weights=weights, protocol=part.system.protocol)
-    )
+    system = PublishedSystem(**part.system.dense._asdict(), protocol=part.system.protocol)
+    return part._replace(system=system)
 
 
 def find_weights(part: RowPart, system: PublishedSystem, place: Workplace) -> Weights | None:

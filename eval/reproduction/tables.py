@@ -325,9 +325,8 @@ def reproduce_cell(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -
     findings = [finding for finding in found if isinstance(finding, Finding)]
     names = [part.measure for part in list_parts(cell.quantity)]
     scale = SCALES.get(cell.unit, 1.0)
-    measured = scale * combine_parts(
-        cell.quantity, [finding.values[name] for finding, name in zip(findings, names, strict=True)]
-    )
+    values = [finding.values[name] for finding, name in zip(findings, names, strict=True)]
+    measured = scale * combine_parts(cell.quantity, values)
     tolerance = cell.tolerance or scale * combine_parts(cell.quantity, [finding.tolerance for finding in findings])
     difference = None if cell.value is None else measured - cell.value
     remarks = [cell.uncompared, UNPRINTED if cell.value is None else "", *(finding.remark for finding in findings)]

@@ -229,7 +229,6 @@ def _read_names(path: Path, entry: Any) -> tuple[str, ...]:
 
 CLASSES = Path(__file__).parent / "assets"
 
-SPLITS = ("train", "test")
 # Folders of class folders that a split may have, where a set's own files are not there.
 SPLIT_FOLDERS: Mapping[str, tuple[str, ...]] = {"train": ("train",), "test": ("test", "val")}
 
