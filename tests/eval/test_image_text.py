@@ -1,7 +1,5 @@
 """R@k of captioned images is a hit rate in percent; rsum adds both directions; recall keeps its own name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

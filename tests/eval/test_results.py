@@ -1,7 +1,5 @@
 """Results: as pandas frames, as files with what made them, and as MTEB's JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Tables and averages over datasets: alignment, groups, what is missing, what stands out, what must be escaped."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from math import nan

@@ -1,7 +1,5 @@
 """Equal scores: which rule a table has, that it is printed and stored, and the line where the rules differ."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
