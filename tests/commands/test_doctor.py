@@ -5,10 +5,9 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from typer.testing import CliRunner
+from invoking import call_command
 
 from lexvl_anserini import doctor
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground import machine as installed
 from lexvl_anserini.ground.errors import JavaError
 
@@ -34,7 +33,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def invoke(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(make_app(doctor.command), arguments)
+    done = call_command(doctor.command, *arguments)
     return done.exit_code, done.output
 
 
