@@ -14,10 +14,10 @@ from lexvl_anserini.cli import (
     Checkpoint,
     DataDir,
     Device,
+    ImageEncoder,
     Settings,
     Tokenizer,
     corpus_names,
-    encoder_names,
     parse_settings,
 )
 from lexvl_anserini.encoders.cards import CARDS, choose_encoder
@@ -175,10 +175,7 @@ class RuleOptions:
 class ImageEncoderOptions:
     """An encoder of texts and images; without one, the packaged pair for pictures."""
 
-    encoder: Annotated[
-        str | None,
-        typer.Option(help="One that reads images; default as for a folder of pictures.", autocompletion=encoder_names),
-    ] = None
+    encoder: ImageEncoder = None
     checkpoint: Checkpoint = None
     tokenizer: Tokenizer = None
     settings: Settings = None

@@ -28,17 +28,13 @@ from .reproduction.tables import ReproducedCell, TablePlan, count_verdicts, make
 log = logging.getLogger("lexvl_eval.reproduce")
 
 
-def list_tables() -> list[str]:
-    """What the shell completes as tables."""
-    return list(load_published_tables())
-
-
 @dataclass(frozen=True)
 class SelectionOptions:
     """Which tables and rows."""
 
     tables: Annotated[
-        list[str] | None, typer.Argument(help="Tables, such as vdr-table4.", autocompletion=list_tables)
+        list[str] | None,
+        typer.Argument(help="Tables, such as vdr-table4.", autocompletion=lambda: [*load_published_tables()]),
     ] = None
     every: Annotated[bool, typer.Option("--all", help="All tables.")] = False
     rows: Annotated[str, typer.Option(help="Only rows whose heading matches: 'VDR k=*'.")] = "*"

@@ -76,6 +76,13 @@ def corpus_names() -> list[str]:
     return [*families, *(f"beir/{name}" for name in BEIR_ARCHIVES)]
 
 
+ImageEncoder = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder", help="One that reads images; default as for a folder of pictures.", autocompletion=encoder_names
+    ),
+]
+
 # Options whose values are texts, terms or ids, in which `~` is a character.
 TEXTS = frozenset(
     {"--query", "--match", "--where", "--require", "--forbid", "--term", "--doc-id", "--query-id", "--example"}

@@ -152,7 +152,7 @@ def command(
         if action:
             if index is None or overwrite:
                 raise UsageError(f"{action} is for an index that exists: name it with --index, and without --overwrite")
-            rows = change_rows(shards or (), index, action, change, build, dry_run, style)
+            rows = change_rows(shards or (), index, change, build, dry_run, style)
         else:
             rows = build_rows(shards or (), index, build, overwrite, dry_run, style)
     cli.print_rows(rows, style)
@@ -196,16 +196,10 @@ def build_rows(
 
 
 def change_rows(
-    shards: Sequence[str],
-    place: str,
-    action: str,
-    change: ChangeOptions,
-    build: BuildOptions,
-    dry_run: bool,
-    style: str,
+    shards: Sequence[str], place: str, change: ChangeOptions, build: BuildOptions, dry_run: bool, style: str
 ) -> dict[str, Any]:
     """Changes, checks or prepares an index; returns what the command prints."""
-    started, index = time.perf_counter(), Path(place)
+    started, index, action = time.perf_counter(), Path(place), change.action()
     if find_urls(place):
         raise UsageError(f"{action}: an index of a URL is built again (--overwrite)")
     if shards and action in ("--delete-ids", "--approximate"):

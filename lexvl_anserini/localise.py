@@ -57,12 +57,7 @@ def print_map(item: Map, style: str) -> None:
 def command(
     image: Annotated[list[str], typer.Option(help="An image, or archive.tar::member; repeatable.")],
     query: Annotated[list[str], typer.Option(help="A text; the maps of several tokens are averaged. Repeatable.")],
-    encoder: Annotated[
-        str | None,
-        typer.Option(
-            help="One that reads images; default as for a folder of pictures.", autocompletion=cli.encoder_names
-        ),
-    ] = None,
+    encoder: cli.ImageEncoder = None,
     checkpoint: cli.Checkpoint = None,
     tokenizer: cli.Tokenizer = None,
     backbone_config: cli.BackboneConfig = None,

@@ -195,7 +195,8 @@ def command(
             rows = describe_plan(built, request, source.count())
             cli.print_rows({"run": str(target), **rows, "finished": is_finished(target, request, overwrite)}, style)
         else:
-            write_topics(searcher, source, search, request, target, overwrite, style)
+            written = write_topics(searcher, source, search, request, target, overwrite)
+            cli.print_rows({"run": str(target), **written.counts}, style)
     elif dry_run:
         cli.print_rows({"index": str(path), "documents": built.documents, name: value}, style)
     else:
@@ -224,15 +225,9 @@ def plan_topics(
 
 
 def write_topics(
-    searcher: Searcher,
-    source: TopicSource,
-    search: Search,
-    request: RunManifest,
-    run: Path,
-    overwrite: bool,
-    style: str,
-) -> None:
-    """Searches the topics of a source, writes their run, and prints its counts; a finished run stays as it is."""
+    searcher: Searcher, source: TopicSource, search: Search, request: RunManifest, run: Path, overwrite: bool
+) -> RunManifest:
+    """Searches the topics of a source, and writes their run; a finished run stays as it is."""
 
     def write() -> RunManifest:
         # A file of encoded queries may have millions of lines, and is not read twice for a total.
@@ -243,7 +238,7 @@ def write_topics(
     written = ensure_run(run, request, overwrite, write)
     if without := written.counts.topics_without_hits:
         log.warning("%d of %d topics have no hit: no line in the run", without, written.counts.topics)
-    cli.print_rows({"run": str(run), **written.counts}, style)
+    return written
 
 
 def describe_plan(built: BuiltIndex, request: RunManifest, topics: int) -> dict[str, Any]:

@@ -9,14 +9,19 @@ from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, Thread
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from lexvl_anserini.cli import Command, make_app
 
 
+def call_command(command: Command, *arguments: Any) -> Result:
+    """The outcome of a command, with what it prints or raises."""
+    return CliRunner().invoke(make_app(command), [str(argument) for argument in arguments])
+
+
 def invoked(command: Command, *arguments: Any) -> str:
     """What a command prints; what it raises is raised."""
-    result = CliRunner().invoke(make_app(command), [str(argument) for argument in arguments])
+    result = call_command(command, *arguments)
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == 0

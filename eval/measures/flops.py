@@ -62,7 +62,6 @@ def compute_flops(queries: TermCounts, documents: TermCounts) -> float:
 
 def count_sparsity(shards: Path, queries: Iterable[Vector]) -> Sparsity:
     """The row of shards and of queries for them."""
-    from lexvl_anserini.ground.manifest import read_manifest
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
     manifest = read_manifest(shards)

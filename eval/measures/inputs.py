@@ -53,23 +53,16 @@ class Judgements(NamedTuple):
 
 @dataclass(frozen=True)
 class RunCard:
-    """A run on disk and the contents of its manifest; only the path for a run that another program wrote.
-
-    Attributes:
-        system: the encoder's name and options, else the name of the file
-        hits: the largest length of its lists
-        ties: the order of equal scores that its origin asks for: "rank" where its manifest vouches for its lines
-        sha256: the digest of its file, if it was compared with the manifest
-    """
+    """A run on disk and the contents of its manifest; only the path for a run that another program wrote."""
 
     path: Path
-    system: str
+    system: str  # the encoder's name and options, else the name of the file
     corpus: CorpusRef = UNNAMED
     remove_query: bool = False
     efficiency: Mapping[str, float] = field(default_factory=dict)
-    hits: int | None = None
-    ties: str = "trec_eval"
-    sha256: str = ""
+    hits: int | None = None  # the largest length of its lists
+    ties: str = "trec_eval"  # the order of equal scores that its origin asks for; "rank" if its manifest vouches
+    sha256: str = ""  # the digest of its file, if it was compared with the manifest
 
 
 def format_system(encoder: Mapping[str, Any]) -> str:
@@ -178,9 +171,6 @@ def read_judgements(source: JudgementSource) -> Judgements:
     return Judgements(label, tuple(dataset.qrels()), dataset.remove_query)
 
 
-SHOWN = 5  # problems in a message
-
-
 class Preference(NamedTuple):
     """What orders the documents of each topic: larger values [n] first, of equal ones the smallest (or largest) doc_id.
 
@@ -256,13 +246,18 @@ def find_places(hits: Hits, preference: Preference, lines: np.ndarray) -> np.nda
 
 
 @contextmanager
-def expect_records(items: Any, kind: type[ScoredDoc | Qrel], name: str) -> Iterator[None]:
-    """Turns what objects of other forms raise, while their items are read, into one line."""
+def expect_records(items: Any, kind: type[ScoredDoc | Qrel], name: str) -> Iterator[Callable[[Iterable[Any]], None]]:
+    """Turns what objects of other forms raise, while their items are read, into one line; yields a check of ids."""
+
+    def check_texts(ids: Iterable[Any]) -> None:
+        if strange := [item_id for item_id in ids if not isinstance(item_id, str)]:
+            raise TypeError(f"the id {strange[0]!r:.80} is no text")
+
     try:
         # A dictionary and a frame of pandas give their keys and the names of their columns.
         if not isinstance(items, Iterable) or isinstance(items, Mapping | str) or hasattr(items, "columns"):
             raise TypeError("no items of this form")
-        yield
+        yield check_texts
     except (TypeError, ValueError, AttributeError, OverflowError) as problem:
         expected = f"{kind.__name__}({', '.join(kind._fields)}), whose ids are texts"
         hint = "lexvl_eval.measures.exchange converts objects of ranx"
@@ -270,22 +265,15 @@ def expect_records(items: Any, kind: type[ScoredDoc | Qrel], name: str) -> Itera
         raise UsageError(f"{name}: {what}, expected an iterable of {expected}; {hint}") from problem
 
 
-def check_texts(ids: Iterable[Any]) -> None:
-    """Raises a TypeError for an id that is no text."""
-    if strange := [item_id for item_id in ids if not isinstance(item_id, str)]:
-        raise TypeError(f"the id {strange[0]!r:.80} is no text")
-
-
 def check_hits(run: Iterable[ScoredDoc], name: str) -> Hits:
     """A run as columns."""
-    with expect_records(run, ScoredDoc, name):
+    with expect_records(run, ScoredDoc, name) as check_texts:
         hits = read_hits(run)
         check_texts(hits.query_ids)
     if not hits.query_ids:
         raise DataError(f"{name}: the run is empty")
     if problems := list(_find_problems(hits)):
-        more = f" (and {len(problems) - SHOWN} more)" if len(problems) > SHOWN else ""
-        raise DataError(f"{name}: " + "; ".join(problems[:SHOWN]) + more)
+        raise DataError(f"{name}: {some(problems)}")
     return hits
 
 
@@ -310,9 +298,8 @@ def sort_strictly(
     hits = check_hits(run, name)
     if ties == "rank":
         report_ranks([hits.query_ids[t] for t in find_contradicting(hits)], len(hits.query_ids), name)
-    best_first = hits.read_ids(
-        np.lexsort((find_places(hits, TIES[ties](hits), np.arange(len(hits.ranks))), hits.topics()))
-    )
+    places = find_places(hits, TIES[ties](hits), np.arange(len(hits.ranks)))
+    best_first = hits.read_ids(np.lexsort((places, hits.topics())))
     return {
         query_id: [doc_id for doc_id in best_first[start:stop] if not (remove_query and doc_id == query_id)]
         for query_id, start, stop in zip(hits.query_ids, hits.starts, hits.starts[1:], strict=False)
@@ -327,18 +314,12 @@ def report_ranks(topics: Sequence[str], of: int, name: str) -> None:
 
 
 class Relevant(NamedTuple):
-    """The relevant documents of judged topics, R of them; those of a topic are together, by descending relevance.
+    """The relevant documents of judged topics, R of them; those of a topic are together, by descending relevance."""
 
-    Attributes:
-        topics: query ids of all T judged topics, each with its number
-        starts: [T + 1]: topic t has the documents from starts[t] to starts[t + 1]
-        numbers: per topic the number of each document, from 0 to R - 1
-    """
-
-    topics: dict[str, int]
-    starts: np.ndarray
+    topics: dict[str, int]  # query ids of all T judged topics, each with its number
+    starts: np.ndarray  # [T + 1]: topic t has the documents from starts[t] to starts[t + 1]
     relevance: np.ndarray
-    numbers: list[dict[str, int]]
+    numbers: list[dict[str, int]]  # per topic the number of each document, from 0 to R - 1
 
     def split_topics(self, documents: np.ndarray) -> np.ndarray:
         """The number of the topic of each document, given by its number."""
@@ -346,19 +327,13 @@ class Relevant(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The M relevant documents of a run, and its topics; `contradicting` are those whose ranks contradict their scores.
-
-    Attributes:
-        hits: [T]: hits of each judged topic
-        documents: [M]: numbers among the relevant ones
-        places: per rule of ties, how many hits come before each: [M]
-    """
+    """The M relevant documents of a run, and its topics; ranks contradict scores in those of `contradicting`."""
 
     query_ids: list[str]
     contradicting: list[str]
-    hits: np.ndarray
-    documents: np.ndarray
-    places: Mapping[str, np.ndarray]
+    hits: np.ndarray  # [T]: hits of each judged topic
+    documents: np.ndarray  # [M]: numbers among the relevant ones
+    places: Mapping[str, np.ndarray]  # per rule of ties, how many hits come before each: [M]
 
 
 def collect_relevant(judged: Mapping[str, Mapping[str, int]]) -> Relevant:

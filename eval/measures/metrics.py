@@ -35,17 +35,7 @@ from lexvl_anserini.data.lines import some
 from lexvl_anserini.ground.errors import DataError, InstallationError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 
-from .inputs import (
-    Found,
-    Relevant,
-    check_hits,
-    check_texts,
-    check_ties,
-    collect_relevant,
-    expect_records,
-    find,
-    report_ranks,
-)
+from .inputs import Found, Relevant, check_hits, check_ties, collect_relevant, expect_records, find, report_ranks
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +162,7 @@ class MeasuringRules(NamedTuple):
 def judgements(qrels: Iterable[Qrel], name: str = "qrels") -> dict[str, dict[str, int]]:
     """Qrels as relevance per document per topic, in order of first appearance."""
     topics: dict[str, dict[str, int]] = {}
-    with expect_records(qrels, Qrel, name):
+    with expect_records(qrels, Qrel, name) as check_texts:
         for query_id, doc_id, relevance in qrels:
             if type(relevance) is not int:
                 relevance = check_relevance(relevance, f"{name}: topic {query_id!r}, document {doc_id!r}")
@@ -212,13 +202,8 @@ def check_shared_topics(run: Sequence[str], judged: Collection[str], name: str) 
     if unjudged:
         log.info("%s: %d topics without judgements are ignored (%s)", name, len(unjudged), some([*map(repr, unjudged)]))
     if missing:
-        log.warning(
-            "%s: %d of %d topics are not in the run and count 0 (%s)",
-            name,
-            len(missing),
-            len(judged),
-            some([*map(repr, missing)]),
-        )
+        text = "%s: %d of %d topics are not in the run and count 0 (%s)"
+        log.warning(text, name, len(missing), len(judged), some([*map(repr, missing)]))
 
 
 def evaluate(

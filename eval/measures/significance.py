@@ -100,31 +100,23 @@ def _split_rows(rows: int, columns: int) -> Iterator[int]:
 
 
 class SystemComparison(NamedTuple):
-    """One system against the baseline by one measure.
-
-    Attributes:
-        difference: mean over the topics, system minus baseline
-        p, p_corrected: two-sided, by `test`; the latter by Holm over all systems compared by this measure
-        significant: the corrected p is below `LEVEL`
-        low, high: 95 % interval of the difference, see `estimate_intervals`; NaN for one topic
-        kendall, pearson: correlation of the values per topic (tau-b, r); NaN if either system's values are all equal
-    """
+    """One system against the baseline by one measure."""
 
     system: str
     measure: str
     baseline: float
     value: float
-    difference: float
-    p: float
-    p_corrected: float
+    difference: float  # mean over the topics, system minus baseline
+    p: float  # two-sided, by `test`
+    p_corrected: float  # by Holm over all systems compared by this measure
     better: int
     equal: int
     worse: int
-    low: float = math.nan
+    low: float = math.nan  # of the 95 % interval of the difference, see `estimate_intervals`; NaN for one topic
     high: float = math.nan
-    kendall: float = math.nan
+    kendall: float = math.nan  # tau-b of the values per topic; NaN, as r, if either system's are all equal
     pearson: float = math.nan
-    significant: bool = False
+    significant: bool = False  # the corrected p is below `LEVEL`
     baseline_system: str = ""
     test: str = ""
     ties: str = ""

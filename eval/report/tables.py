@@ -299,17 +299,10 @@ def build_score_table(measurements: Sequence[Measurement]) -> Table:
     return Table(columns, tuple(rows), ties=measurements[0].ties if measurements else "")
 
 
-SCORE_FORMATS: dict[str, Callable[[Sequence[Measurement]], str]] = {
-    "text": lambda rows: to_text(build_score_table(rows)),
-    "json": to_json,
-    "csv": format_csv,
-}
-
-
 def render_scores(measured: Iterable[Iterable[Measurement]], per_topic: bool, output_format: str) -> str:
-    """The means of several runs in one of `SCORE_FORMATS`, with `select_topics` each topic's value too."""
+    """The means of several runs, with `per_topic` each topic's value too; CSV and JSON have all fields and digits."""
     rows = [row for rows in measured for row in rows if per_topic or row.query_id == "all"]
-    return SCORE_FORMATS[output_format](rows)
+    return format_csv(rows) if output_format == "csv" else render(build_score_table(rows), rows, output_format)
 
 
 def make_system_row(

@@ -107,18 +107,12 @@ def list_rows(table: PublishedTable, pattern: str = "*") -> list[PublishedRow]:
 
 
 class Finding(NamedTuple):
-    """What a part measured, by measure, with the digest of the checkpoint, empty where none is loaded.
-
-    Attributes:
-        tolerance: a value within it of the published one agrees; 0 compares the printed digits
-        remark: why the values cannot be compared with published ones; empty if they can
-        note: what the comparison assumes, printed beside the verdict
-    """
+    """What a part measured, by measure, with the digest of the checkpoint, empty where none is loaded."""
 
     values: Mapping[str, float]
-    tolerance: float
-    remark: str = ""
-    note: str = ""
+    tolerance: float  # a value within it of the published one agrees; 0 compares the printed digits
+    remark: str = ""  # why the values cannot be compared with published ones; empty if they can
+    note: str = ""  # what the comparison assumes, printed beside the verdict
     model: str = ""
 
 
@@ -147,20 +141,14 @@ class PartCost(NamedTuple):
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where the line of each row runs, and what the user has.
-
-    Attributes:
-        checkpoints: a published checkpoint, or a row without one -> the folder, file or packaged name of weights
-        as_published: the user vouches that the folders and files of `checkpoints` are what their names say
-        corpora: a collection -> the corpus that is read instead
-    """
+    """Where the line of each row runs, and what the user has."""
 
     output: Path
     data_dir: str | None = None
-    checkpoints: Mapping[str, str] = field(default_factory=dict)
-    corpora: Mapping[str, str] = field(default_factory=dict)
+    checkpoints: Mapping[str, str] = field(default_factory=dict)  # a published one, or a row without -> weights
+    corpora: Mapping[str, str] = field(default_factory=dict)  # a collection -> the corpus that is read instead
     limit: int | None = None
-    as_published: bool = False
+    as_published: bool = False  # the user vouches that the folders and files of `checkpoints` are what their names say
     device: str = "auto"
     batch_size: int = 32
     overwrite: bool = False
@@ -270,10 +258,8 @@ def find_twin(part: RowPart) -> RowPart | None:
     """The part of the dense model whose latency is compared; None where none is."""
     if part.task != "latency" or part.system is None or part.system.dense is None:
         return None
-    encoder, checkpoint, options, weights = part.system.dense
-    return part._replace(
-        system=PublishedSystem(encoder, checkpoint, options, weights=weights, protocol=part.system.protocol)
-    )
+    system = PublishedSystem(**part.system.dense._asdict(), protocol=part.system.protocol)
+    return part._replace(system=system)
 
 
 def find_weights(part: RowPart, system: PublishedSystem, place: Workplace) -> Weights | None:

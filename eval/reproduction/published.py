@@ -228,37 +228,23 @@ class SpeedSuite(NamedTuple):
 
 
 class PublishedSystem(NamedTuple):
-    """What this project runs for a row: an encoder, a published checkpoint (empty for none), and its options.
-
-    Attributes:
-        options: those of `--set`. `prompt` is of retrieval only: zero-shot classification has prompts of its own
-        rerank: documents of each list that the complete vectors score again; 0 for none
-        corpora: another corpus to read in the place of a collection, as stored vectors of its images and texts
-        checkpoints: another checkpoint for a collection, of models that are trained on each collection
-        weights: the name by which `--checkpoint` gives weights that nobody publishes; empty for the row's heading
-        item: the image whose weights the source prints: its id in a corpus, or the name of its file without suffix
-        protocol: the key, in `lexvl_eval.reproduction.sources`, of the rules by which latency is measured
-        origin: where weights are published that have no name of a hub or a file in any source
-        recipe: how `train` makes such weights: the name of a recipe and options; empty where no recipe does
-        trained_on: the corpus on which the recipe trains the weights when the row is measured; empty where it does not
-        suite: the systems and the collection of a row of ratios, which has no encoder; None for all others
-    """
+    """What this project runs for a row: an encoder, a published checkpoint (empty for none), and its options."""
 
     encoder: str = ""
     checkpoint: str = ""
-    options: Mapping[str, str] = {}
-    rerank: int = 0
-    corpora: Mapping[str, str] = {}
-    checkpoints: Mapping[str, str] = {}
-    weights: str = ""
-    item: str = ""
+    options: Mapping[str, str] = {}  # of `--set`; `prompt` is of retrieval only, as classification has its own
+    rerank: int = 0  # documents of each list that the complete vectors score again; 0 for none
+    corpora: Mapping[str, str] = {}  # another corpus in the place of a collection, as stored vectors of it
+    checkpoints: Mapping[str, str] = {}  # another checkpoint for a collection, of models that are trained on each
+    weights: str = ""  # what `--checkpoint` calls weights that nobody publishes; empty for the row's heading
+    item: str = ""  # the image whose weights the source prints: an id of a corpus, or a file name without suffix
     text: str = ""
-    protocol: str = ""
+    protocol: str = ""  # the key, in `lexvl_eval.reproduction.sources`, of the rules by which latency is measured
     dense: DenseTwin | None = None
-    origin: str = ""
-    recipe: str = ""
-    trained_on: str = ""
-    suite: SpeedSuite | None = None
+    origin: str = ""  # where weights are published that have no name of a hub or a file in any source
+    recipe: str = ""  # how `train` makes such weights: the name of a recipe and options; empty where no recipe does
+    trained_on: str = ""  # the corpus on which the recipe trains the weights when the row is measured; or empty
+    suite: SpeedSuite | None = None  # the systems and the collection of a row of ratios, which has no encoder
 
     def find_checkpoint_name(self, data: str) -> str:
         """The published checkpoint for a collection; empty for none."""
@@ -306,33 +292,24 @@ class PaperEntry(NamedTuple):
 
 
 class PublishedCell(NamedTuple):
-    """One published number; `value`, `decimals` and `bound` are those of `PrintedNumber`, texts may be empty.
-
-    Attributes:
-        label: the system as the paper names it: the heading of its row or of its column
-        system: what this project runs for it; None for other people's systems
-        note: what is doubtful
-        uncompared: why the number is no measure of the system: another checkpoint, another measure
-        source: where the number is from, if its status is not printed
-        tolerance: how far a measured value may be off, in the cell's unit; None for the rule of its kind
-    """
+    """One published number; `value`, `decimals` and `bound` are those of `PrintedNumber`, texts may be empty."""
 
     table: str
     row: str
     column: str
-    label: str
+    label: str  # the system as the paper names it: the heading of its row or of its column
     quantity: Quantity
     value: float | None
     decimals: int
     unit: str
     status: str
     protocol: str
-    note: str
-    system: PublishedSystem | None
-    uncompared: str = ""
-    source: str = ""
+    note: str  # what is doubtful
+    system: PublishedSystem | None  # what this project runs for it; None for other people's systems
+    uncompared: str = ""  # why the number is no measure of the system: another checkpoint, another measure
+    source: str = ""  # where the number is from, if its status is not printed
     bound: str = ""
-    tolerance: float | None = None
+    tolerance: float | None = None  # how far a measured value may be off, in its unit; None for the rule of its kind
 
 
 class PublishedTable(NamedTuple):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.data.dataset import data_root
+from lexvl_anserini.data.lines import some
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, MissingExtra, UsageError
 from lexvl_anserini.ground.files import exclusive, format_json, make_folder, read_json, write_json
@@ -52,27 +53,19 @@ def measure_published(part: RowPart, place: Workplace) -> Finding:
 
 
 class TablePlan(NamedTuple):
-    """What this version does with the cells of a table.
-
-    Attributes:
-        runs: it measures them, with published weights and data, or without any
-        own: it measures them with weights or data that the user names, because they are not published
-        later: they are of systems of this project, but it does not measure them
-        bytes: of shards and indexes of `runs`, about, and `seconds` of one CPU core
-        missing: what the table lacks, or why it has no numbers
-    """
+    """What this version does with the cells of a table."""
 
     table: str
     title: str
     paper: str
     cells: int
-    runs: int
-    own: int
-    later: int
+    runs: int  # it measures them, with published weights and data, or without any
+    own: int  # it measures them with weights or data that the user names, because they are not published
+    later: int  # they are of systems of this project, but it does not measure them
     needs: tuple[Need, ...]
-    bytes: float
+    bytes: float  # of shards and indexes of `runs`, about, and `seconds` of one CPU core
     seconds: float
-    missing: str
+    missing: str  # what the table lacks, or why it has no numbers
 
     @property
     def others(self) -> int:
@@ -215,8 +208,7 @@ def name_needs(plan: TablePlan, kind: str) -> str:
     for mean, parts in reversed([*MEANS.items()]):
         if {*parts} <= {*names}:
             names = [mean, *(name for name in names if name not in parts)]
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more or MISSING
+    return some(names, LISTED) or MISSING
 
 
 def format_disk(size: float) -> str:
@@ -257,13 +249,7 @@ NEEDS = (
 
 
 class ReproducedCell(NamedTuple):
-    """A published number and what this project measures, in its unit; None where there is no such number.
-
-    Attributes:
-        reason: why it was not compared or not measured; what is doubtful in a comparison; empty otherwise
-        bound: < or > where the source says only that the value is below or above the published one; else empty
-        model: the digest of the checkpoint that was measured; empty where none is loaded
-    """
+    """A published number and what this project measures, in its unit; None where there is no such number."""
 
     table: str
     row: str
@@ -275,9 +261,9 @@ class ReproducedCell(NamedTuple):
     measured: float | None
     difference: float | None
     verdict: str
-    reason: str
-    bound: str = ""
-    model: str = ""
+    reason: str  # why it was not compared or not measured; what is doubtful in a comparison; empty otherwise
+    bound: str = ""  # < or > where the source says only that the value is below or above the published one; else empty
+    model: str = ""  # the digest of the checkpoint that was measured; empty where none is loaded
 
 
 class Unmeasured(NamedTuple):
@@ -339,9 +325,8 @@ def reproduce_cell(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -
     findings = [finding for finding in found if isinstance(finding, Finding)]
     names = [part.measure for part in list_parts(cell.quantity)]
     scale = SCALES.get(cell.unit, 1.0)
-    measured = scale * combine_parts(
-        cell.quantity, [finding.values[name] for finding, name in zip(findings, names, strict=True)]
-    )
+    values = [finding.values[name] for finding, name in zip(findings, names, strict=True)]
+    measured = scale * combine_parts(cell.quantity, values)
     tolerance = cell.tolerance or scale * combine_parts(cell.quantity, [finding.tolerance for finding in findings])
     difference = None if cell.value is None else measured - cell.value
     remarks = [cell.uncompared, UNPRINTED if cell.value is None else "", *(finding.remark for finding in findings)]

@@ -1,7 +1,5 @@
 """Images of known classes: class folders, lists, files of classes, and the sets of papers in their own layouts."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from pathlib import Path
@@ -167,9 +165,6 @@ def classes_in(folder: Path, **contents: object) -> Path:
     return path
 
 
-# --- classes --------------------------------------------------------------------------------------------------------
-
-
 def test_labels_are_compared_without_case_and_punctuation_and_name_one_class():
     folded = {fold_label(label) for label in ("Apartment_Building/outdoor", " apartment-building outdoor")}
     assert folded == {"apartment building outdoor"}
@@ -209,9 +204,6 @@ def test_other_files_of_classes_are_refused(tmp_path, contents, message):
         read_classes(classes_in(tmp_path, **contents))
 
 
-# --- folders and lists ----------------------------------------------------------------------------------------------
-
-
 def test_class_folders(tmp_path):
     root = pictures(tmp_path / "set", "big_dog/a b.png", "big_dog/more/c.png", "cat/d.png", ".hidden/e.png")
     (root / "cat/notes.md").touch()
@@ -229,7 +221,7 @@ def test_class_folders(tmp_path):
     assert read_labelled(tmp_path / "set.tar").labels.tolist() == [0, 0, 1]
 
 
-def test_a_class_folder_without_pictures_is_refused(tmp_path):
+def test_folders_without_pictures_and_unknown_classes_are_refused(tmp_path):
     root = pictures(tmp_path / "set", "cat/d.png")
     (root / "dog").mkdir()
     (root / "dog/readme.txt").touch()
@@ -240,10 +232,8 @@ def test_a_class_folder_without_pictures_is_refused(tmp_path):
         read_labelled(root)
     with pytest.raises(DataError, match="none.csv: cannot be read"):
         read_labelled(tmp_path / "none.csv")
-
-
-def test_images_of_unknown_classes_are_refused(tmp_path):
-    root = pictures(tmp_path / "set", "cat/d.png", "hound/e.png", "hounds/f.png", "hounds/g.png")
+    # Images of unknown classes.
+    root = pictures(tmp_path / "other", "cat/d.png", "hound/e.png", "hounds/f.png", "hounds/g.png")
     known = ImageClasses(("cat", "hound"), (("cat",), ("hound",)))
     with pytest.raises(DataError, match="2 images of 1 classes .* did you mean 'hound'"):
         read_labelled(root, known)

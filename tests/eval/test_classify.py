@@ -1,7 +1,5 @@
 """Zero-shot classification: class vectors and ranks by hand, the reference's prototypes, and the command."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial

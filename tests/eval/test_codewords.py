@@ -1,7 +1,5 @@
 """Code words: where terms are strongest in images and texts, by hand, and the sheet of FDT's tiny model."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Published protocols and runs: the same figures as the tools that made them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

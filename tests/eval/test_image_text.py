@@ -1,14 +1,12 @@
 """R@k of captioned images is a hit rate in percent; rsum adds both directions; recall keeps its own name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from corpus_folders import captioned_image, karpathy_folder, write_embeddings
-from typer.testing import CliRunner
+from invoking import call_command
 
 import eval.coco
 from eval.image_text import choose_judgements
@@ -16,7 +14,6 @@ from eval.measures.inputs import JudgementSource, RunCard
 from eval.measures.measure_runs import Subsets, measure_subsets
 from eval.measures.metrics import HEADINGS
 from eval.report.tables import build_caption_table
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import RunManifest, name_manifest
@@ -71,11 +68,7 @@ def test_stored_vectors_have_their_own_judgements(coco, tmp_path):
     corpus = {"name": own, "direction": "text-to-image"}
     about = RunManifest(own, own, "test", None, corpus, {"name": "d2s"}, {}, "i", 10, False)
     write_json(name_manifest(run), about.to_json())
-    arguments = ["--run", str(run), "--data-dir", str(coco), "--format", "json"]
-    rows, overruled = (
-        json.loads(CliRunner().invoke(make_app(eval.coco.command), [*arguments, *more]).stdout)
-        for more in ([], ["--dataset", "coco"])
-    )
+    rows, overruled = (json.loads(asked(coco, run, *more)[1]) for more in ([], ["--dataset", "coco"]))
     values = {row["measure"]: row["value"] for row in rows}
     assert values["HitRate@1"] == pytest.approx(2 / 3) and values["HitRate@5"] == 1
     assert {row["dataset"] for row in rows} == {f"{own}/test text-to-image"}
@@ -106,8 +99,7 @@ def test_a_system_with_both_directions_gets_their_sum():
 
 
 def asked(coco: Path, run: Path, *options: str) -> tuple[int, str]:
-    arguments = ["--run", str(run), "--data-dir", str(coco), "--format", "json", *options]
-    result = CliRunner().invoke(make_app(eval.coco.command), arguments)
+    result = call_command(eval.coco.command, "--run", run, "--data-dir", coco, "--format", "json", *options)
     return result.exit_code, result.stdout if result.exit_code == 0 else str(result.exception)
 
 

@@ -1,7 +1,5 @@
 """Whether terms are words of captions and classes, and images prefer complete sentences: rules, shares, commands."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -123,9 +121,6 @@ def test_the_command_reads_stored_impacts(tmp_path, monkeypatch):
     assert measured.measure_shards(tmp_path / "shards")[0].top_5 == pytest.approx(2 / 3)
 
 
-# --- words of classes -----------------------------------------------------------------------------------------------
-
-
 def test_ranks_of_labels_by_hand():
     weights = np.array([[0.0, 3.0, 1.0, 2.0], [5.0, 5.0, 0.0, 0.0], [-np.inf, 1.0, -np.inf, 2.0], [4.0, 3.0, 2.0, 1.0]])
     # The best of 1 and 2; a tie; no weight; no tokens.
@@ -204,9 +199,6 @@ def test_anonymous_terms_are_no_words(shared):
         build_lexical_space(model, 2).words(["dog"])
 
 
-# --- sentences ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("caption", "found"),
     [
@@ -265,9 +257,6 @@ def test_pairs_of_captions(monkeypatch):
     ]
     with pytest.raises(UsageError, match="toy is image-to-text; expected images that captions describe"):
         list(make_caption_pairs(dataset(direction="image-to-text")))
-
-
-# --- shares ---------------------------------------------------------------------------------------------------------
 
 
 def pairs(folder) -> list[SentencePair]:

@@ -1,7 +1,5 @@
 """The loss of quantising, on vectors small enough to multiply by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix

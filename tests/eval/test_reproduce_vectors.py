@@ -1,7 +1,5 @@
 """Rows that are measured on vectors: terms of both sides, latency beside a dense twin, weights of single items."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Results: as pandas frames, as files with what made them, and as MTEB's JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -10,9 +8,10 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from invoking import call_command
 from ranx import Qrels, Run, metrics
 from ranx import evaluate as ranx_evaluate
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from eval import results, score, table
 from eval.measures.exchange import (
@@ -26,7 +25,6 @@ from eval.measures.exchange import (
 )
 from eval.measures.measure_runs import LOG, machine, read_results
 from eval.measures.metrics import evaluate, load_ranx_metrics, means
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 
@@ -48,12 +46,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("toy.qrels").write_text("1 0 b 1\n2 0 b 1\n")
 
 
-def call(module, *arguments: str) -> Result:
-    return CliRunner().invoke(make_app(module.command), list(arguments))
-
-
 def scored(*arguments: str) -> Result:
-    return call(score, "--run", "a.trec", "--qrels", "toy.qrels", "--measure", "RR@10", *arguments)
+    return call_command(score.command, "--run", "a.trec", "--qrels", "toy.qrels", "--measure", "RR@10", *arguments)
 
 
 def test_a_frame_has_one_row_per_value():
@@ -118,10 +112,10 @@ def test_the_command_is_that_of_the_process():
 
 def test_stored_results_are_a_table():
     both = ["--run", "a.trec", "--run", "b.trec", "--label", "mine", "--label", "theirs", "--qrels", "toy.qrels"]
-    shown = call(table, *both, "--measure", "RR@10", "--results", "found").stdout
-    assert call(results, "found").stdout == shown
-    assert "Toy" in call(results, "found", "--dataset-label", "Toy").stdout
-    assert json.loads(call(results, "found", "--format", "json").stdout)[0]["system"] == "mine"
+    shown = call_command(table.command, *both, "--measure", "RR@10", "--results", "found").stdout
+    assert call_command(results.command, "found").stdout == shown
+    assert "Toy" in call_command(results.command, "found", "--dataset-label", "Toy").stdout
+    assert json.loads(call_command(results.command, "found", "--format", "json").stdout)[0]["system"] == "mine"
 
 
 def test_what_is_no_result():
@@ -132,17 +126,17 @@ def test_what_is_no_result():
     with pytest.raises(ArtefactError, match="x.json: run is 3, expected a text; move it elsewhere"):
         list(read_results(Path("found")))
     scored("--results", "mixed")
-    call(score, "--run", "b.trec", "--qrels", "toy.qrels", "--ties", "rank", "--results", "mixed")
-    assert isinstance(call(results, "mixed").exception, UsageError), "one table has one rule of ties"
+    call_command(score.command, "--run", "b.trec", "--qrels", "toy.qrels", "--ties", "rank", "--results", "mixed")
+    assert isinstance(call_command(results.command, "mixed").exception, UsageError), "one table has one rule of ties"
 
 
 def test_mteb():
     scored("--results", "other")
-    refused = call(results, "other", "--mteb", "out").exception
+    refused = call_command(results.command, "other", "--mteb", "out").exception
     assert isinstance(refused, UsageError) and "no nDCG@10" in str(refused) and not Path("out").exists()
     Path("toy.qrels").write_text("1 0 b 2\n2 0 b 1\n")
     scored("--measure", "nDCG@10", "--measure", "AP", "--measure", "AP(rel=2)", "--results", "found", "--label", "me/x")
-    assert call(results, "found", "--mteb", "out").exit_code == 0
+    assert call_command(results.command, "found", "--mteb", "out").exit_code == 0
     [path] = Path("out").glob("*/*/toy.qrels.json")
     assert path.parts[1:3] == ("me__x", "no_revision_available")
     content = json.loads(path.read_text())

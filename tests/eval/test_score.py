@@ -1,7 +1,5 @@
 """The commands: what they print, where judgements come from, and their errors for bad input."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Contact sheets: where things stand, what does not fit, the same bytes again, and runs that are another index's."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -64,9 +62,6 @@ def drawn(tmp_path: Path, *shown: Strip, terms: int = 2) -> np.ndarray[Any, Any]
 
 def near(pixel: Any, colour: Any) -> bool:
     return bool(np.abs(pixel - np.array(colour)).max() <= 8)
-
-
-# --- layout ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_sheet_is_as_wide_as_its_widest_strip():
@@ -132,9 +127,6 @@ def test_few_colours_keep_a_rare_one():
     assert (converted(photo) == photo).all(), "photos keep theirs"
 
 
-# --- text -----------------------------------------------------------------------------------------------------------
-
-
 def test_lines_are_as_wide_as_they_may_be():
     text = "three small crimson vessels sail below a lighthouse on the ocean at dusk"
     lines = wrap_text(text, 200, 24, 20)
@@ -174,9 +166,6 @@ def test_a_long_query_stays_in_its_strip(tmp_path):
     assert (between == 255).all()
     assert (drawn(tmp_path, strip()) < 200).any(), "without hits: the query and what is said of them"
     assert drawn(tmp_path, strip(cell(terms=(), own=(), score=0.0))).shape[0] > 256, "a hit without terms"
-
-
-# --- what is shown --------------------------------------------------------------------------------------------------
 
 
 def write_run_lines(path: Path, *lines: str) -> Path:
@@ -219,8 +208,6 @@ def test_a_run_over_another_index_is_refused(tmp_path, monkeypatch, direction, s
     with pytest.raises(UsageError, match=f"the index is of ({direction}|{split})"):
         answers.resolve_corpus(run, about, None)
 
-
-# --- from an index --------------------------------------------------------------------------------------------------
 
 SHOWN = [Document("d1", text="a dog and a cat"), Document("d2", text="Ein Boot, ein Hündchen — 犬"), Document("d3")]
 ASKED = [Topic("q1", "dog cat"), Topic("q2", "zebra")]

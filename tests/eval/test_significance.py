@@ -1,7 +1,5 @@
 """Paired tests: small cases by enumeration, the rest against the statistics library."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

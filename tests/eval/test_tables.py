@@ -1,14 +1,12 @@
 """Tables and averages over datasets: alignment, groups, what is missing, what stands out, what must be escaped."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from math import nan
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from invoking import call_command
 
 import eval.demo
 import eval.table
@@ -30,7 +28,6 @@ from eval.report.tables import (
     to_text,
 )
 from eval.reproduction.sources import MEANS
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
 from lexvl_anserini.ground.errors import DataError, UnknownName
 from lexvl_anserini.ground.manifest import RunManifest
@@ -207,8 +204,8 @@ def test_figures_of_searches_are_in_latex_on_request(tmp_path: Path, options: st
     write_run(tmp_path / "a.trec", lists, manifest, measured=lambda: {"efficiency": {"ms_per_query": 3.25}})
     (tmp_path / "qrels").write_text("q1 0 a 1\n")
     for command in (eval.table.command, eval.demo.command):
-        call = ["--run", str(tmp_path / "a.trec"), "--qrels", str(tmp_path / "qrels"), "--format"]
-        result = CliRunner().invoke(make_app(command), [*call, *options.split()])
+        call = ["--run", tmp_path / "a.trec", "--qrels", tmp_path / "qrels", "--format"]
+        result = call_command(command, *call, *options.split())
         assert result.exit_code == 0 and ("ms/query" in result.stdout) == shown
 
 

@@ -1,7 +1,5 @@
 """Terms of corpora, documents and images: means by hand, what is drawn and exported, and the command."""
 
-from __future__ import annotations
-
 import csv
 import json
 from functools import partial

@@ -1,7 +1,5 @@
 """Equal scores: which rule a table has, that it is printed and stored, and the line where the rules differ."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -9,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from invoking import call_command
+from typer.testing import Result
 
 from eval import beir, compare, demo, msmarco, score, table
 from eval.measures.inputs import RunCard, collect_relevant, describe_run, find
 from eval.measures.measure_runs import choose_ties
 from eval.measures.metrics import evaluate
 from eval.measures.significance import compare_runs
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import RunManifest, name_manifest, read_run_manifest
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
@@ -44,12 +42,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def call(module, *arguments: str) -> Result:
-    return CliRunner().invoke(make_app(module.command), list(arguments))
-
-
 def scored(*arguments: str, run: str = "theirs.trec") -> Result:
-    return call(score, "--run", run, "--qrels", "qrels.tsv", "--measure", "RR", *arguments)
+    return call_command(score.command, "--run", run, "--qrels", "qrels.tsv", "--measure", "RR", *arguments)
 
 
 @pytest.mark.parametrize(("run", "own"), [("ours.trec", BY_RANK), ("theirs.trec", BY_TREC_EVAL)])
@@ -80,7 +74,7 @@ def test_one_table_has_one_rule(caplog: pytest.LogCaptureFixture):
     both = ["--run", "ours.trec", "--run", "theirs.trec", "--qrels", "qrels.tsv"]
     for module in (score, table, compare, beir, msmarco, demo):
         caplog.clear()
-        shown = call(module, *both)
+        shown = call_command(module.command, *both)
         assert shown.exit_code == 0 and shown.stdout.endswith(f"\n{BY_TREC_EVAL}\n"), module
         assert "theirs.trec has no manifest that fits, so every run has trec_eval's order of equal" in caplog.text
 
@@ -98,13 +92,17 @@ def test_every_format_names_the_rule():
     Path("other.trec").write_text(Path("theirs.trec").read_text())
     one, two = (["--qrels", "qrels.tsv", "--run", "theirs.trec", *more] for more in ([], ["--run", "other.trec"]))
     for module, arguments in ((score, one), (beir, one), (msmarco, one), (table, one), (demo, one), (compare, two)):
-        shown = {name: call(module, *arguments, "--format", name).stdout for name in ("text", "csv", "json")}
+        shown = {
+            name: call_command(module.command, *arguments, "--format", name).stdout for name in ("text", "csv", "json")
+        }
         assert shown["text"].endswith(f"\n{BY_TREC_EVAL}\n"), module
         assert {row["ties"] for row in csv.DictReader(io.StringIO(shown["csv"]))} in ({"trec_eval"}, set()), module
         assert "ties" in shown["csv"].splitlines()[0].split(",")
         assert {row["ties"] for row in json.loads(shown["json"])} == {"trec_eval"}, module
-    assert call(table, *one, "--format", "markdown").stdout.endswith(f" |\n\n{BY_TREC_EVAL}\n")
-    assert call(table, *one, "--format", "latex").stdout.endswith(f"\\end{{tabular}}\n% {BY_TREC_EVAL}\n")
+    assert call_command(table.command, *one, "--format", "markdown").stdout.endswith(f" |\n\n{BY_TREC_EVAL}\n")
+    assert call_command(table.command, *one, "--format", "latex").stdout.endswith(
+        f"\\end{{tabular}}\n% {BY_TREC_EVAL}\n"
+    )
 
 
 def test_a_line_says_what_the_other_rule_gives(caplog: pytest.LogCaptureFixture):
@@ -117,15 +115,15 @@ def test_a_line_says_what_the_other_rule_gives(caplog: pytest.LogCaptureFixture)
 
 
 def test_no_line_where_no_printed_value_changes(caplog: pytest.LogCaptureFixture):
-    call(score, "--run", "ours.trec", "--qrels", "qrels.tsv", "--measure", "HitRate@2")
+    call_command(score.command, "--run", "ours.trec", "--qrels", "qrels.tsv", "--measure", "HitRate@2")
     assert LINE not in caplog.text
     # Of two topics with a tie, one gains what the other loses: only values of topics differ.
     write_run(Path("even.trec"), [LISTS[0], [d._replace(query_id="2") for d in LISTS[0]]], MANIFEST)
     Path("even.tsv").write_text("1\ta\t1\n2\tb\t1\n")
     even = ["--run", "even.trec", "--qrels", "even.tsv", "--measure", "RR"]
-    call(score, *even)
+    call_command(score.command, *even)
     assert LINE not in caplog.text
-    call(score, *even, "--per-topic")
+    call_command(score.command, *even, "--per-topic")
     assert (
         f"even.trec, topic '1': {LINE}; RR is 1.0000 by rank and 0.5000 by trec_eval; other values that differ: 1"
         in caplog.text

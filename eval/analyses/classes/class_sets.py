@@ -229,7 +229,6 @@ def _read_names(path: Path, entry: Any) -> tuple[str, ...]:
 
 CLASSES = Path(__file__).parent / "assets"
 
-SPLITS = ("train", "test")
 # Folders of class folders that a split may have, where a set's own files are not there.
 SPLIT_FOLDERS: Mapping[str, tuple[str, ...]] = {"train": ("train",), "test": ("test", "val")}
 
@@ -241,16 +240,11 @@ FLOWER_SPLITS: Mapping[str, tuple[str, ...]] = {"train": ("trnid", "valid"), "te
 
 
 class ClassSet(NamedTuple):
-    """Where a set has the images of a split, and whether papers print the mean over classes.
-
-    Attributes:
-        files: split -> patterns of the files, or the folder, that list its images; a set without splits has test only
-        read: those files (at least one), the set's folder and the split -> images with their labels
-    """
+    """Where a set has the images of a split, and whether papers print the mean over classes."""
 
     unpacked: str
-    files: Mapping[str, tuple[str, ...]]
-    read: Callable[[Sequence[Path], Path, str], Iterator[Labelled]]
+    files: Mapping[str, tuple[str, ...]]  # split -> patterns of the files, or the folder, that list its images
+    read: Callable[[Sequence[Path], Path, str], Iterator[Labelled]]  # those files, the set's folder and the split
     per_class: bool = False
 
 
