@@ -83,14 +83,8 @@ def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:
     tools convert it; no two documents of a topic have the same rank.
     """
     first = next(read_lines(path), None) if unscored else None
-    if first is not None and len(first.data.split()) == 3:
-        return _check_fields(path, _parse_unscored, distinct_ranks=True)
-    return _check_fields(path, _parse)
-
-
-def _check_fields(
-    path: Path, parse: Callable[[bytes, str], ScoredDoc], distinct_ranks: bool = False
-) -> Iterator[ScoredDoc]:
+    distinct_ranks = first is not None and len(first.data.split()) == 3
+    parse = _parse_unscored if distinct_ranks else _parse
     seen: dict[str, set[str | int]] = {}
     for line in read_lines(path):
         where = line.where

@@ -25,14 +25,7 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, describe_error, refuse_pointer
-from lexvl_anserini.ground.files import (
-    atomic_write,
-    compute_sha256,
-    disk_errors,
-    exclusive,
-    make_folder,
-    read_json,
-)
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder, read_json
 from lexvl_anserini.ground.machine import expand_path, find_package
 from lexvl_anserini.ground.manifest import PLACES
 
@@ -110,13 +103,11 @@ def choose_weights(names: Iterable[str]) -> list[str]:
 
 
 def list_model_files(names: Iterable[str], weights: bool = True, older: bool = False) -> list[str]:
-    """The names of a folder's files that a model is loaded from, sorted; `older`: those that 0.3.0 and before counted.
+    """The files of a folder that a model is loaded from, sorted; `older`: with its notes, as 0.3.0 and before had it.
 
     In subfolders only weights of the usual names count.
     """
-    paths = [
-        path for path in map(PurePosixPath, sorted(set(names))) if not any(part.startswith(".") for part in path.parts)
-    ]
+    paths = [path for path in map(PurePosixPath, sorted(set(names))) if not f"/{path}".count("/.")]
     small = {str(path) for path in paths if path.name in SMALL_FILES or path.match(TEXT_DESCRIPTIONS)}
     small |= {str(path) for path in paths if older and path.suffix in (".json", ".yaml", ".txt", ".model")}
     small |= {CHAT_TEMPLATE} & {str(path) for path in paths if PROCESSOR in small}
@@ -150,10 +141,7 @@ class Checkpoint:
         return self.file or self.folder
 
     def digest(self, older: bool = False) -> str:
-        """SHA-256 (hex) of the names and contents of the files that the vectors of the model depend on.
-
-        `older` is that of 0.3.0 and before, which counted notes beside a model too.
-        """
+        """SHA-256 (hex) of names and contents of the files that vectors depend on; `older` as in `list_model_files`."""
         if self.file is None:
             names = list_model_files(list_names(self.folder), self.weights, older)
         else:
