@@ -230,10 +230,8 @@ def _refuse_unwritable(path: Path, hits: RankedList, tag: str) -> None:
         return
     for doc_id in hits.doc_ids:
         if any(len(name.encode().split()) != 1 for name in (hits.query_id, doc_id, tag)):
-            raise ArtefactError(
-                f"{path}: white space in query id {hits.query_id!r}, doc id {doc_id!r} or tag {tag!r}; a run cannot "
-                "hold it"
-            )
+            what = f"white space in query id {hits.query_id!r}, doc id {doc_id!r} or tag {tag!r}"
+            raise ArtefactError(f"{path}: {what}; a run cannot hold it")
 
 
 def _format_lines(hits: RankedList, manifest: RunManifest, tag: str) -> str:
@@ -242,11 +240,8 @@ def _format_lines(hits: RankedList, manifest: RunManifest, tag: str) -> str:
         return "".join([f"{start}{doc_id}\t{rank}\n" for doc_id, rank in zip(hits.doc_ids, hits.ranks, strict=True)])
     scores = hits.scores.tolist()
     start, end = f"{hits.query_id} Q0 ", f" {tag}\n"
-    written = map(_format_score, strict_scores(scores) if manifest.strict_scores else scores)
+    # A whole number has no fraction, another is the shortest decimal that reads as the same float.
+    falling = strict_scores(scores) if manifest.strict_scores else scores
+    written = (str(int(score)) if score.is_integer() else repr(score) for score in falling)
     numbered = zip(hits.doc_ids, hits.ranks, written, strict=True)
     return "".join([f"{start}{doc_id} {rank} {score}{end}" for doc_id, rank, score in numbered])
-
-
-def _format_score(score: float) -> str:
-    """A whole number without a fraction, another as the shortest decimal that reads as the same float."""
-    return str(int(score)) if score.is_integer() else repr(score)

@@ -161,7 +161,11 @@ class Covered:
             read = self.tower.read(document)  # the picture or the vector
             if getattr(read, "vector", read) == document.image:
                 picture = self.files.of(document.image) or UNREADABLE
-        return picture, _format_metadata(document) if self.metadata else None
+        try:
+            return picture, orjson.dumps(dict(document.metadata)).decode() if self.metadata else None
+        except (TypeError, ValueError, RecursionError) as problem:
+            what = f"document {document.doc_id!r}: its metadata cannot be stored as JSON ({problem})"
+            raise DataError(f"{what}; change it, or encode without --store-metadata") from problem
 
 
 class CoveredDigest:
@@ -186,16 +190,6 @@ class CoveredDigest:
     def hexdigest(self) -> str | None:
         """The digest; None if nothing but texts was encoded."""
         return self._whole.hexdigest() if self._any else None
-
-
-def _format_metadata(document: Document) -> str:
-    try:
-        return orjson.dumps(dict(document.metadata)).decode()
-    except (TypeError, ValueError, RecursionError) as problem:
-        raise DataError(
-            f"document {document.doc_id!r}: its metadata cannot be stored as JSON ({problem}); change it, or encode "
-            "without --store-metadata"
-        ) from problem
 
 
 class CorpusReading(Protocol):

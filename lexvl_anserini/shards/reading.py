@@ -253,9 +253,8 @@ def _open_shard(path: Path) -> Iterator[BinaryIO]:
         with open_packed(path) as source:
             yield source
     except DAMAGED_GZIP as error:
-        raise ArtefactError(
-            f"{path}: damaged gzip file ({error}); remove it and run the encode command again"
-        ) from error
+        remedy = "remove it and run the encode command again"
+        raise ArtefactError(f"{path}: damaged gzip file ({error}); {remedy}") from error
     except OSError as error:
         raise ArtefactError(f"{path}: cannot be read ({error.strerror or error})") from error
 

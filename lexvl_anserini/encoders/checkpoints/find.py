@@ -187,7 +187,15 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
             refuse_pointer(path / file, error=CheckpointError)
         return Checkpoint(str(path.resolve()), path, weights)
     if path.exists():
-        return _find_file(path, weights)
+        # A checkpoint by itself (Lightning, LAVIS, FDT); without `weights`, any file.
+        if weights and path.suffix.lower() not in WEIGHT_SUFFIXES:
+            known = ", ".join(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)
+            raise CheckpointError(f"{path}: not a weight file ({known}); name it, or the folder that holds it")
+        refuse_pointer(path, error=CheckpointError)
+        described = weights and (path.parent / "config.json").is_file()
+        if described and any(is_shard_name(file.name) for file in path.parent.iterdir()):
+            raise CheckpointError(f"{path}: a file; name the folder that holds config.json and the weights")
+        return Checkpoint(str(path.resolve()), path.parent, weights, path)
     name, at, revision = reference.partition("@")
     if not HUB_ID.fullmatch(name) or (at and not REVISION.fullmatch(revision)):
         raise CheckpointError(f"{reference}: no such folder, and not a hub id either (owner/name, owner/name@revision)")
@@ -196,18 +204,6 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
         what = f"{reference}: no such folder and no packaged checkpoint"
         raise CheckpointError(f"{what}; did you mean {near[0]!r}? A model of the hub is owner/name")
     return _find_on_hub(name, revision or None, weights)
-
-
-def _find_file(path: Path, weights: bool = True) -> Checkpoint:
-    """A weight file that is a checkpoint by itself (Lightning, LAVIS, FDT); without `weights`, any file."""
-    if weights and path.suffix.lower() not in WEIGHT_SUFFIXES:
-        known = ", ".join(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)
-        raise CheckpointError(f"{path}: not a weight file ({known}); name it, or the folder that holds it")
-    refuse_pointer(path, error=CheckpointError)
-    described = weights and (path.parent / "config.json").is_file()
-    if described and any(is_shard_name(file.name) for file in path.parent.iterdir()):
-        raise CheckpointError(f"{path}: a file; name the folder that holds config.json and the weights")
-    return Checkpoint(str(path.resolve()), path.parent, weights, path)
 
 
 def find_parts(options: Mapping[str, Any]) -> dict[str, Checkpoint]:

@@ -127,7 +127,11 @@ def load_itc(
         family, vision, text = read_transformers_shapes(checkpoint)
         published, pixels = "transformers", read_squares(checkpoint, vision.image_size)
     if resolution is not None and resolution != vision.image_size:
-        weights, vision.image_size = fit_resolution(where, weights, resolution, vision.patch_size), resolution
+        size = vision.patch_size
+        if resolution < size or resolution % size:
+            raise UsageError(f"resolution {resolution}: expected a multiple of the patch size {size}")
+        fitted = fit_positions(weights[POSITIONS], count_patches(where, weights), resolution // size)
+        weights, vision.image_size = {**weights, POSITIONS: fitted}, resolution
         pixels = replace(pixels, resolution=resolution)
     projection = weights.get("text_proj.weight")
     if projection is None:
@@ -292,11 +296,3 @@ def count_patches(where: str, weights: Mapping[str, Tensor]) -> int:
     if side * side + 1 != rows:
         raise CheckpointError(f"{where}: {rows} position embeddings, expected those of a square grid and [CLS]")
     return side
-
-
-def fit_resolution(where: str, weights: Mapping[str, Tensor], resolution: int, patch_size: int) -> dict[str, Tensor]:
-    """The weights with position embeddings for images of another size."""
-    if resolution < patch_size or resolution % patch_size:
-        raise UsageError(f"resolution {resolution}: expected a multiple of the patch size {patch_size}")
-    fitted = fit_positions(weights[POSITIONS], count_patches(where, weights), resolution // patch_size)
-    return {**weights, POSITIONS: fitted}
