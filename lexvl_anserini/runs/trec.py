@@ -203,11 +203,10 @@ def _parse_unscored(line: bytes, where: str) -> ScoredDoc:
         raise DataError(f"{where}: {len(columns)} columns, expected 3 as in the first line (query-id, doc-id, rank)")
     query_id, doc_id, rank = _decode(columns, where)
     if not (rank.isascii() and rank.isdecimal() and 0 < int(rank[:20]) <= LARGEST_RANK):
-        raise DataError(
-            f"{where}: rank {rank[:40]!r}, expected a whole number from 1; a run has three columns (query-id, doc-id, "
-            "rank) or TREC's six (query-id Q0 doc-id rank score tag); in judgements the third is a relevance: "
-            "are --run and --qrels swapped?"
-        )
+        columns_of = "three columns (query-id, doc-id, rank) or TREC's six (query-id Q0 doc-id rank score tag)"
+        swapped = "in judgements the third is a relevance: are --run and --qrels swapped?"
+        expected = f"expected a whole number from 1; a run has {columns_of}; {swapped}"
+        raise DataError(f"{where}: rank {rank[:40]!r}, {expected}")
     return ScoredDoc(query_id, doc_id, int(rank), 1 / int(rank))
 
 

@@ -262,22 +262,18 @@ def build_shard(rows: Sequence[Sequence[FieldDocument | None]], sources: Sequenc
     return Shard(ids, texts, vectors, metadata=metadata)
 
 
-def choose_layout(manifests: Sequence[Manifest]) -> Layout:
-    """How the whole is stored: in the compact format if a field is, with the texts and metadata that a field has."""
-    layouts = [manifest.layout for manifest in manifests]
+def write_joined(sources: Sequence[FieldSource], noted: Any, output: Path, cut: Counts, progress: Progress) -> Manifest:
+    """Writes the shards of fields, and their manifest."""
+    # In the compact format if a field is, with the texts and metadata that a field has.
+    layouts = [source.manifest.layout for source in sources]
     parquet = any(layout.get("shard_format") == "parquet" for layout in layouts)
-    return Layout(
+    layout = Layout(
         "parquet" if parquet else "jsonl",
         layouts[0].get("shard_size") or Layout().shard_size,
         not parquet and any(layout.get("compress", False) for layout in layouts),
         any(layout.get("contents", False) for layout in layouts),
-        any(manifest.may_have_metadata for manifest in manifests),
+        any(source.manifest.may_have_metadata for source in sources),
     )
-
-
-def write_joined(sources: Sequence[FieldSource], noted: Any, output: Path, cut: Counts, progress: Progress) -> Manifest:
-    """Writes the shards of fields, and their manifest."""
-    layout = choose_layout([source.manifest for source in sources])
     vocabulary = Vocabulary(mark_field(source.name, term) for source in sources for term in source.vocabulary.terms)
     rows = join_streams([source.documents for source in sources], [source.doc_ids for source in sources])
     with new_folder(output) as part:

@@ -107,7 +107,7 @@ def list_model_files(names: Iterable[str], weights: bool = True, older: bool = F
 
     In subfolders only weights of the usual names count.
     """
-    paths = [path for path in map(PurePosixPath, sorted(set(names))) if not f"/{path}".count("/.")]
+    paths = [path for path in map(PurePosixPath, sorted(set(names))) if not re.search(r"/\.(?!\./)", f"/{path}")]
     small = {str(path) for path in paths if path.name in SMALL_FILES or path.match(TEXT_DESCRIPTIONS)}
     small |= {str(path) for path in paths if older and path.suffix in (".json", ".yaml", ".txt", ".model")}
     small |= {CHAT_TEMPLATE} & {str(path) for path in paths if PROCESSOR in small}
