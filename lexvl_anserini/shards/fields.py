@@ -106,9 +106,9 @@ class FieldSource(NamedTuple):
 
     def entry(self) -> FieldEntry:
         """The field in the manifest of the whole."""
-        about = {"kind": self.manifest.kind, "encoder": dict(self.manifest.encoder)}
+        encoded = {"kind": self.manifest.kind, "encoder": dict(self.manifest.encoder)}
         settled = self.quantiser.settle().to_json() if self.quantiser else {}
-        return FieldEntry(name=self.name, **about, quantiser=settled, vocabulary=self.vocabulary.to_json())
+        return FieldEntry(name=self.name, **encoded, quantiser=settled, vocabulary=self.vocabulary.to_json())
 
 
 def compute_own_weight(quantiser: Quantiser | None) -> int:
