@@ -35,16 +35,13 @@ def list_options(name: str) -> list[Option]:
     """The options of an encoder's loader, in the order of its signature."""
     load = import_home(CARDS[name].loader)
     meanings = read_meanings(load)
-    return [
-        Option(p.name, name_type(p.annotation), _name_default(p.default), meanings.get(p.name, ""))
-        for p in inspect.signature(load, eval_str=True).parameters.values()
-        if p.name != "source"
-    ]
-
-
-def _name_default(default: Any) -> str:
-    """A default as text; "-" for None, which means the checkpoint's own value or the one in the option's meaning."""
-    return "-" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
+    options = []
+    for p in inspect.signature(load, eval_str=True).parameters.values():
+        # None means the checkpoint's own value, or the one in the option's meaning.
+        default = "-" if p.default is None else str(p.default)
+        default = default.lower() if isinstance(p.default, bool) else default
+        options.append(Option(p.name, name_type(p.annotation), default, meanings.get(p.name, "")))
+    return [option for option in options if option.name != "source"]
 
 
 def name_type(annotation: Any) -> str:

@@ -272,9 +272,8 @@ def load_encoder_from(
     digest = model.vocabulary.digest if model.kind == "impact" else None
     if digest and vocabulary and digest != vocabulary:
         digests = f"has vocabulary {digest[:16]}, the index was made with {vocabulary[:16]}"
-        raise ArtefactError(
-            f"encoder {model.name!r} {digests}; encode again or name the right checkpoint and tokenizer"
-        )
+        remedy = "encode again or name the right checkpoint and tokenizer"
+        raise ArtefactError(f"encoder {model.name!r} {digests}; {remedy}")
     return model
 
 

@@ -122,7 +122,13 @@ def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path |
     """
     if manifest.kind != "impact":
         raise UsageError(f"{path}: encoded lexical queries, but {index} is {manifest.kind}")
-    _compare_manifest(path, index, manifest)
+    theirs = _read_manifest(path)
+    # Only the query side of the quantiser decides what a query looks like; the document side may not be calibrated.
+    for part, key in (("vocabulary", "digest"), ("quantiser", "query")):
+        value, expected = (getattr(entry, part).get(key) for entry in (theirs, manifest))
+        if value and value != expected:
+            what = f"encoded with {part} {str(value)[:60]}, {index} was built with {str(expected)[:60]}"
+            raise ArtefactError(f"{path}: {what}; encode the topics again")
     known = set(read_known_terms(vocabulary, manifest)) if vocabulary else None
     seen: set[str] = set()
     for line in read_lines(path):
@@ -158,7 +164,8 @@ def find_topic_source(
         stream: Callable[[], Iterator[Query]] = partial(read_topics, path, escape_ids)
         judged: CorpusRef | None = None
         origin = Origin()
-        encoded = _has_vectors(path)
+        first = next(read_lines(path), None) if get_plain_suffix(path) == ".jsonl" else None
+        encoded = first is not None and "vector" in parse_object(first)
         if encoded:
             stream = partial(read_queries, path, index, manifest, vocabulary)
             origin = _read_manifest(path).topics
@@ -243,37 +250,24 @@ def find_vocabulary_file(index: Path, manifest: Path | None) -> Path | None:
     return path if path.is_file() else None
 
 
-def _has_vectors(path: Path) -> bool:
-    if get_plain_suffix(path) != ".jsonl":
-        return False
-    first = next(read_lines(path), None)
-    return first is not None and "vector" in parse_object(first)
-
-
 def _parse_query(line: Line, manifest: Manifest) -> ImpactQuery:
+    import numpy as np
+
     row, where = parse_object(line), line.where
     query_id = row.get("id")
     vector: Mapping[str, float] = parse_weights(row.get("vector"), where, tokens=True)
     if not isinstance(query_id, str) or query_id.split() != [query_id]:
         raise DataError(f"{where}: id {query_id!r}, expected a text without white space")
     if float in map(type, vector.values()):
-        vector = _quantise(vector, manifest)
+        quantiser, size = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else Quantiser(), len(vector)
+        rows = CsrRows(np.array([*vector.values()]), np.arange(size), np.array([0, size]), (1, size))
+        vector = quantiser.queries(rows, manifest.counts.max_impact).by_term([*vector])[0]
         log_once(f"{line.path}: weights that are not whole are quantised, each query as those of the index are")
     for term, weight in vector.items():
         if not 1 <= weight < SCORE_LIMIT:
             expected = f"expected an integer from 1 to {SCORE_LIMIT - 1:,}"
             raise DataError(f"{where}: weight {str(weight)[:40]} of term {term!r}, {expected}")
     return ImpactQuery(query_id, cast("Mapping[str, int]", vector))
-
-
-def _quantise(vector: Mapping[str, float], manifest: Manifest) -> Mapping[str, float]:
-    """The integer weights of a query of floats."""
-    import numpy as np
-
-    quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else Quantiser()
-    size = len(vector)
-    rows = CsrRows(np.array([*vector.values()]), np.arange(size), np.array([0, size]), (1, size))
-    return quantiser.queries(rows, manifest.counts.max_impact).by_term([*vector])[0]
 
 
 def _read_manifest(path: Path) -> QueriesManifest:
@@ -284,16 +278,3 @@ def _read_manifest(path: Path) -> QueriesManifest:
     content = read_json(beside, "manifest of the queries")
     check(content, QueriesManifest, str(beside), "encode the topics again")
     return QueriesManifest(content)
-
-
-def _compare_manifest(path: Path, index: Path, manifest: Manifest) -> None:
-    """Compares the manifest beside encoded queries, if there is one, with the index's."""
-    theirs = _read_manifest(path)
-    # Only the query side of the quantiser decides what a query looks like; the document side may not be calibrated.
-    for part, key in (("vocabulary", "digest"), ("quantiser", "query")):
-        value, expected = (getattr(entry, part).get(key) for entry in (theirs, manifest))
-        if value and value != expected:
-            raise ArtefactError(
-                f"{path}: encoded with {part} {str(value)[:60]}, {index} was built with {str(expected)[:60]}; encode "
-                "the topics again"
-            )

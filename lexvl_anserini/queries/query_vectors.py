@@ -251,9 +251,8 @@ def describe_request(manifest: Mapping[str, Any]) -> dict[str, Any]:
     Nor does the dataset's rule, which is about their lists: until 0.2.0 all folders `beir:PATH` had BEIR's.
     """
     entries = {key: value for key, value in manifest.items() if key != "counts"}
-    topics = {
-        key: value for key, value in manifest.get("topics", {}).items() if key not in ("data_dir", "remove_query")
-    }
+    places = ("data_dir", "remove_query")
+    topics = {key: value for key, value in manifest.get("topics", {}).items() if key not in places}
     return {**entries, "encoder": EncoderRef(manifest.get("encoder", {})).without_places(), "topics": topics}
 
 

@@ -83,14 +83,8 @@ def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:
     tools convert it; no two documents of a topic have the same rank.
     """
     first = next(read_lines(path), None) if unscored else None
-    if first is not None and len(first.data.split()) == 3:
-        return _check_fields(path, _parse_unscored, distinct_ranks=True)
-    return _check_fields(path, _parse)
-
-
-def _check_fields(
-    path: Path, parse: Callable[[bytes, str], ScoredDoc], distinct_ranks: bool = False
-) -> Iterator[ScoredDoc]:
+    distinct_ranks = first is not None and len(first.data.split()) == 3
+    parse = _parse_unscored if distinct_ranks else _parse
     seen: dict[str, set[str | int]] = {}
     for line in read_lines(path):
         where = line.where
@@ -209,11 +203,10 @@ def _parse_unscored(line: bytes, where: str) -> ScoredDoc:
         raise DataError(f"{where}: {len(columns)} columns, expected 3 as in the first line (query-id, doc-id, rank)")
     query_id, doc_id, rank = _decode(columns, where)
     if not (rank.isascii() and rank.isdecimal() and 0 < int(rank[:20]) <= LARGEST_RANK):
-        raise DataError(
-            f"{where}: rank {rank[:40]!r}, expected a whole number from 1; a run has three columns (query-id, doc-id, "
-            "rank) or TREC's six (query-id Q0 doc-id rank score tag); in judgements the third is a relevance: "
-            "are --run and --qrels swapped?"
-        )
+        columns_of = "three columns (query-id, doc-id, rank) or TREC's six (query-id Q0 doc-id rank score tag)"
+        swapped = "in judgements the third is a relevance: are --run and --qrels swapped?"
+        expected = f"expected a whole number from 1; a run has {columns_of}; {swapped}"
+        raise DataError(f"{where}: rank {rank[:40]!r}, {expected}")
     return ScoredDoc(query_id, doc_id, int(rank), 1 / int(rank))
 
 
@@ -236,10 +229,8 @@ def _refuse_unwritable(path: Path, hits: RankedList, tag: str) -> None:
         return
     for doc_id in hits.doc_ids:
         if any(len(name.encode().split()) != 1 for name in (hits.query_id, doc_id, tag)):
-            raise ArtefactError(
-                f"{path}: white space in query id {hits.query_id!r}, doc id {doc_id!r} or tag {tag!r}; a run cannot "
-                "hold it"
-            )
+            what = f"white space in query id {hits.query_id!r}, doc id {doc_id!r} or tag {tag!r}"
+            raise ArtefactError(f"{path}: {what}; a run cannot hold it")
 
 
 def _format_lines(hits: RankedList, manifest: RunManifest, tag: str) -> str:
@@ -248,11 +239,8 @@ def _format_lines(hits: RankedList, manifest: RunManifest, tag: str) -> str:
         return "".join([f"{start}{doc_id}\t{rank}\n" for doc_id, rank in zip(hits.doc_ids, hits.ranks, strict=True)])
     scores = hits.scores.tolist()
     start, end = f"{hits.query_id} Q0 ", f" {tag}\n"
-    written = map(_format_score, strict_scores(scores) if manifest.strict_scores else scores)
+    # A whole number has no fraction, another is the shortest decimal that reads as the same float.
+    falling = strict_scores(scores) if manifest.strict_scores else scores
+    written = (str(int(score)) if score.is_integer() else repr(score) for score in falling)
     numbered = zip(hits.doc_ids, hits.ranks, written, strict=True)
     return "".join([f"{start}{doc_id} {rank} {score}{end}" for doc_id, rank, score in numbered])
-
-
-def _format_score(score: float) -> str:
-    """A whole number without a fraction, another as the shortest decimal that reads as the same float."""
-    return str(int(score)) if score.is_integer() else repr(score)

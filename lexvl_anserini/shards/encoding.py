@@ -156,16 +156,16 @@ class Covered:
 
     def fields(self, document: Document) -> tuple[str | None, str | None]:
         """SHA-256 (hex) of the picture or of the vector's table, and the metadata as JSON; None for what is absent."""
-        reference = self._find_reference(document)
-        picture = None if reference is None else self.files.of(reference) or UNREADABLE
-        return picture, _format_metadata(document) if self.metadata else None
-
-    def _find_reference(self, document: Document) -> str | None:
-        """The reference of the picture or vector that the tower reads; None if there is none."""
-        if document.image is None or document.problem is not None:
-            return None
-        reference = self.tower.read(document)
-        return document.image if getattr(reference, "vector", reference) == document.image else None
+        picture = None
+        if document.image is not None and document.problem is None:
+            read = self.tower.read(document)  # the picture or the vector
+            if getattr(read, "vector", read) == document.image:
+                picture = self.files.of(document.image) or UNREADABLE
+        try:
+            return picture, orjson.dumps(dict(document.metadata)).decode() if self.metadata else None
+        except (TypeError, ValueError, RecursionError) as problem:
+            what = f"document {document.doc_id!r}: its metadata cannot be stored as JSON ({problem})"
+            raise DataError(f"{what}; change it, or encode without --store-metadata") from problem
 
 
 class CoveredDigest:
@@ -190,16 +190,6 @@ class CoveredDigest:
     def hexdigest(self) -> str | None:
         """The digest; None if nothing but texts was encoded."""
         return self._whole.hexdigest() if self._any else None
-
-
-def _format_metadata(document: Document) -> str:
-    try:
-        return orjson.dumps(dict(document.metadata)).decode()
-    except (TypeError, ValueError, RecursionError) as problem:
-        raise DataError(
-            f"document {document.doc_id!r}: its metadata cannot be stored as JSON ({problem}); change it, or encode "
-            "without --store-metadata"
-        ) from problem
 
 
 class CorpusReading(Protocol):

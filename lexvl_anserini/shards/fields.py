@@ -106,13 +106,9 @@ class FieldSource(NamedTuple):
 
     def entry(self) -> FieldEntry:
         """The field in the manifest of the whole."""
-        return FieldEntry(
-            name=self.name,
-            kind=self.manifest.kind,
-            encoder=dict(self.manifest.encoder),
-            quantiser=self.quantiser.settle().to_json() if self.quantiser else {},
-            vocabulary=self.vocabulary.to_json(),
-        )
+        encoded = {"kind": self.manifest.kind, "encoder": dict(self.manifest.encoder)}
+        settled = self.quantiser.settle().to_json() if self.quantiser else {}
+        return FieldEntry(name=self.name, **encoded, quantiser=settled, vocabulary=self.vocabulary.to_json())
 
 
 def compute_own_weight(quantiser: Quantiser | None) -> int:
@@ -142,18 +138,13 @@ def join_fields(
         if manifest.kind == "dense" or manifest.fields:
             what = "shards of several fields" if manifest.fields else "dense vectors"
             raise UsageError(f"{folder}: {what}; a field is of impacts, or of texts that BM25 weighs")
-    noted = [
-        {
-            "name": name,
-            "encoder": m.encoder.without_places(),
-            "shards": source_digest(m),
-            "documents": m.counts.documents,
-        }
-        for name, m in manifests.items()
-    ]
-
-    # Equal bytes of shards may be of other terms, or for queries of another scale.
-    sides = {name: [settle_quantiser(m), m.vocabulary_digest] for name, m in manifests.items() if m.kind == "impact"}
+    noted, sides = [], {}
+    for name, m in manifests.items():
+        entry = {"name": name, "encoder": m.encoder.without_places(), "shards": source_digest(m)}
+        noted.append({**entry, "documents": m.counts.documents})
+        if m.kind == "impact":  # equal bytes of shards may be of other terms, or for queries of another scale
+            settled = Quantiser.from_json(m.quantiser).settle().to_json() if m.quantiser else {}
+            sides[name] = [settled, m.vocabulary_digest]
 
     def describe(there: Manifest) -> dict[str, Any]:
         impacts = [field for field in there.encoder.fields if field.kind == "impact"]
@@ -171,19 +162,12 @@ def join_fields(
     return ensure(output, find, write, folder=True)
 
 
-def settle_quantiser(manifest: Manifest) -> dict[str, Any]:
-    """The quantiser of a field of impacts as the manifest of the whole has it; empty where the field has none."""
-    return Quantiser.from_json(manifest.quantiser).settle().to_json() if manifest.quantiser else {}
-
-
 def open_field(name: str, folder: Path, manifest: Manifest, analysis: Analysis, cut: Counts) -> FieldSource:
     """A field, ready to be read; that of texts is computed. `cut` counts what quantising clips and drops."""
     doc_ids = dict.fromkeys(read_ids(folder, manifest))
     if len(doc_ids) != manifest.counts.documents:
-        raise ArtefactError(
-            f"{folder}: {len(doc_ids)} different ids of {manifest.counts.documents} documents; ids must be distinct, "
-            "encode again"
-        )
+        what = f"{len(doc_ids)} different ids of {manifest.counts.documents} documents"
+        raise ArtefactError(f"{folder}: {what}; ids must be distinct, encode again")
     if manifest.kind == "impact":
         vocabulary = read_vocabulary(folder, manifest)
         quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else None
@@ -265,41 +249,31 @@ def build_shard(rows: Sequence[Sequence[FieldDocument | None]], sources: Sequenc
         there = {source.name: document for source, document in zip(sources, row, strict=True) if document is not None}
         ids.append(next(document.doc_id for document in there.values()))
         texts.append(next((document.contents for document in there.values() if document.contents), ""))
-        metadata.append(merge_metadata(there))
+        values: dict[str, Any] = {}
+        for name, document in there.items():
+            for key, value in document.metadata.items():
+                if values.setdefault(key, value) != value:
+                    what = f"{value!r:.60} in the field {name}, and {values[key]!r:.60} in another"
+                    remedy = "encode one of them without --store-metadata"
+                    raise ArtefactError(f"document {document.doc_id!r}: metadata {key!r} is {what}; {remedy}")
+        metadata.append(values)
     vectors = sparse.csr_matrix((np.array(impacts, np.int64), np.array(dims, np.int64), ends), (len(ids), size))
     vectors.sort_indices()
     return Shard(ids, texts, vectors, metadata=metadata)
 
 
-def merge_metadata(there: Mapping[str, FieldDocument]) -> dict[str, Any]:
-    """The metadata of a document, of all fields."""
-    values: dict[str, Any] = {}
-    for name, document in there.items():
-        for key, value in document.metadata.items():
-            if values.setdefault(key, value) != value:
-                raise ArtefactError(
-                    f"document {document.doc_id!r}: metadata {key!r} is {value!r:.60} in the field {name}, and "
-                    f"{values[key]!r:.60} in another; encode one of them without --store-metadata"
-                )
-    return values
-
-
-def choose_layout(manifests: Sequence[Manifest]) -> Layout:
-    """How the whole is stored: in the compact format if a field is, with the texts and metadata that a field has."""
-    layouts = [manifest.layout for manifest in manifests]
+def write_joined(sources: Sequence[FieldSource], noted: Any, output: Path, cut: Counts, progress: Progress) -> Manifest:
+    """Writes the shards of fields, and their manifest."""
+    # In the compact format if a field is, with the texts and metadata that a field has.
+    layouts = [source.manifest.layout for source in sources]
     parquet = any(layout.get("shard_format") == "parquet" for layout in layouts)
-    return Layout(
+    layout = Layout(
         "parquet" if parquet else "jsonl",
         layouts[0].get("shard_size") or Layout().shard_size,
         not parquet and any(layout.get("compress", False) for layout in layouts),
         any(layout.get("contents", False) for layout in layouts),
-        any(manifest.may_have_metadata for manifest in manifests),
+        any(source.manifest.may_have_metadata for source in sources),
     )
-
-
-def write_joined(sources: Sequence[FieldSource], noted: Any, output: Path, cut: Counts, progress: Progress) -> Manifest:
-    """Writes the shards of fields, and their manifest."""
-    layout = choose_layout([source.manifest for source in sources])
     vocabulary = Vocabulary(mark_field(source.name, term) for source in sources for term in source.vocabulary.terms)
     rows = join_streams([source.documents for source in sources], [source.doc_ids for source in sources])
     with new_folder(output) as part:

@@ -290,16 +290,12 @@ def check_same_meaning(first: Manifest, other: Manifest, where: Path) -> None:
     """Checks that the impacts of two corpora mean the same."""
     same = compare_requests(first.meaning(), other.meaning())
     if not same:
-        hint = _describe_scale(first) if list(same.differing) == ["quantiser"] else ""
+        hint = ""
+        if list(same.differing) == ["quantiser"] and (sides := Quantiser.from_json(first.quantiser)).document.scale:
+            hint = f"; encode with --quantiser fixed --scale {sides.document.scale!r}"
+            hint += f" --bits {sides.document.bits}" if sides.document.bits else ""
+            hint += f" --query-bits {sides.query.bits}" if sides.query.bits else ""
         raise ArtefactError(f"{where}: not as the other shards ({same}); their scores cannot be compared{hint}")
-
-
-def _describe_scale(manifest: Manifest) -> str:
-    sides = Quantiser.from_json(manifest.quantiser)
-    options = [f"--quantiser fixed --scale {sides.document.scale!r}"]
-    options += [f"--bits {sides.document.bits}"] if sides.document.bits else []
-    options += [f"--query-bits {sides.query.bits}"] if sides.query.bits else []
-    return f"; encode with {' '.join(options)}" if sides.document.scale else ""
 
 
 def combine_manifests(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Manifest:
@@ -331,15 +327,15 @@ def merge_corpora(corpora: Sequence[EncodedCorpus], documents: int) -> EncodedCo
     parts = [part for corpus in corpora for part in corpus.parts or (corpus,)]
     missing = find_missing_parts(parts)
     if missing == [] and len(parts) == parts[0]["part"]["num"]:
-        whole = {"documents": parts[0].documents, "digest": parts[0].digest}
-        return EncodedCorpus({**base, **whole, **merge_contents(parts)})
+        whole: dict[str, Any] = {"documents": parts[0].documents, "digest": parts[0].digest}
+        contents = [part.contents for part in sorted(parts, key=lambda part: part.part.id if part.part else 0)]
+        if None not in contents:
+            whole["contents"] = sha256("".join(map(str, contents)).encode()).hexdigest()
+        return EncodedCorpus({**base, **whole})
     if missing:
-        log.warning(
-            "parts %s of %d of %s are not among these folders; the index lacks their documents",
-            ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else ""),
-            parts[0]["part"]["num"],
-            parts[0].name,
-        )
+        numbers = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+        what = f"parts {numbers} of {parts[0]['part']['num']} of {parts[0].name}"
+        log.warning("%s are not among these folders; the index lacks their documents", what)
     listed = [{key: part[key] for key in IDENTITY if part.get(key) is not None} for part in parts]
     digest = sha256(orjson.dumps(listed, option=orjson.OPT_SORT_KEYS)).hexdigest()
     return EncodedCorpus({**base, "documents": documents, "digest": digest, "parts": listed})
@@ -352,9 +348,3 @@ def find_missing_parts(corpora: Sequence[EncodedCorpus]) -> list[int] | None:
     if len(parts) < len(corpora) or len(wholes) > 1:
         return None
     return sorted(set(range(parts[0].num)) - {part.id for part in parts})
-
-
-def merge_contents(parts: Sequence[EncodedCorpus]) -> dict[str, str]:
-    """The entry `contents` of parts together; none if a part has none."""
-    contents = [part.contents for part in sorted(parts, key=lambda part: part.part.id if part.part else 0)]
-    return {} if None in contents else {"contents": sha256("".join(map(str, contents)).encode()).hexdigest()}

@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -120,12 +121,8 @@ def prune_shards(
     expect_lexical(shards, manifest.kind, "only impacts are pruned")
     done = [*manifest.layout.get("pruning", ()), pruning.to_json()]
     request = replace(manifest, layout=LayoutEntry({**manifest.layout, "pruning": done}))
-    return ensure(
-        output,
-        lambda: find_finished_shards(output, request.request(), Manifest.request, overwrite),
-        lambda: write_pruned(shards, output, request, pruning, progress),
-        folder=True,
-    )
+    find = partial(find_finished_shards, output, request.request(), Manifest.request, overwrite)
+    return ensure(output, find, partial(write_pruned, shards, output, request, pruning, progress), folder=True)
 
 
 def write_pruned(shards: Path, output: Path, request: Manifest, pruning: Pruning, progress: Progress) -> Manifest:

@@ -253,9 +253,8 @@ def _open_shard(path: Path) -> Iterator[BinaryIO]:
         with open_packed(path) as source:
             yield source
     except DAMAGED_GZIP as error:
-        raise ArtefactError(
-            f"{path}: damaged gzip file ({error}); remove it and run the encode command again"
-        ) from error
+        remedy = "remove it and run the encode command again"
+        raise ArtefactError(f"{path}: damaged gzip file ({error}); {remedy}") from error
     except OSError as error:
         raise ArtefactError(f"{path}: cannot be read ({error.strerror or error})") from error
 
@@ -371,16 +370,17 @@ def _decode_utf8(values: list[Any], where: str) -> tuple[bytes, bytes]:
     """Concatenated texts and the end of each; a value that is not a text becomes JSON."""
     import numpy as np
 
-    encoded = [value.encode() if isinstance(value, str) else _format_json(value, where) for value in values]
+    def encode(value: Any) -> bytes:
+        if isinstance(value, str):
+            return value.encode()
+        pairs = _parse_object(value, where)
+        try:
+            return orjson.dumps({key: item for key, item in pairs.items() if item is not None})
+        except TypeError as error:
+            raise ArtefactError(f"{where}: metadata that cannot be stored as JSON ({error}); encode again") from error
+
+    encoded = [*map(encode, values)]
     return b"".join(encoded), np.cumsum([len(value) for value in encoded], dtype="<i4").tobytes()
-
-
-def _format_json(value: Any, where: str) -> bytes:
-    pairs = _parse_object(value, where)
-    try:
-        return orjson.dumps({key: item for key, item in pairs.items() if item is not None})
-    except TypeError as error:
-        raise ArtefactError(f"{where}: metadata that cannot be stored as JSON ({error}); encode again") from error
 
 
 def read_stored_vectors(shards: Path, rows: Mapping[str, int]) -> Any:

@@ -234,10 +234,8 @@ def select_valid(
     if unfinished.quantiser == quantiser:
         return unfinished.shards
     if not overwrite:
-        raise ArtefactError(
-            f"{output}: {CONTENTS} of the sample that calibrates impacts changed, and with them the scale of the "
-            "unfinished shards; --overwrite replaces these"
-        )
+        what = f"{CONTENTS} of the sample that calibrates impacts changed, and with them the scale of the unfinished"
+        raise ArtefactError(f"{output}: {what} shards; --overwrite replaces these")
     clear(output)
     return ()
 

@@ -154,6 +154,10 @@ def test_what_stands_beside_the_weights(tmp_path):
     assert read_contents(tmp_path / "x.ckpt").extra == {"epoch": 1, "hyper_parameters": {"lr": 0.1, "names": ["a"]}}
     torch.save(FORMATS["beside.pt"], tmp_path / "x.ckpt")
     assert read_contents(tmp_path / "x.ckpt").extra == {"epoch": 3, "note": "x", "history": [1, 2.5, None]}
+    value: list = [1]
+    value.append(value)  # it holds itself
+    torch.save({"a": torch.ones(1), "options": value}, tmp_path / "x.pt")
+    assert read_contents(tmp_path / "x.pt").extra.keys() == {"options"}
 
 
 def test_shards_are_joined_and_a_prefix_that_only_some_names_have_stays(tmp_path):
@@ -225,9 +229,7 @@ def test_whole_numbers_without_scales_are_no_weights(tmp_path, suffix):
     buffers = {"position_ids": torch.arange(8)[None], "attn.bias": torch.ones(1, 1, 2, 2, dtype=torch.uint8)}
     for kind in (torch.int8, torch.uint8, torch.int32, torch.int64, torch.complex64):
         save({"a.weight": torch.ones(2, 2, dtype=kind), **buffers}, path := tmp_path / f"model.{suffix}")
-        with pytest.raises(
-            CheckpointError, match=f"a.weight has numbers of type {str(kind)[6:]}, expected floats; name"
-        ):
+        with pytest.raises(CheckpointError, match=f"a.weight has numbers of type {str(kind)[6:]}, expected floats;"):
             read_weights(path)
     save({"a.weight": torch.ones(2, 2), **buffers}, path)
     assert len(read_weights(path)) == 3

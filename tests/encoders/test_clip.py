@@ -206,9 +206,6 @@ def test_a_name_of_open_clip_goes_through_the_door_of_the_hub(open_clip, monkeyp
             load_encoder("clip", device="cpu", open_clip=name)
     with pytest.raises(UsageError, match="exclude each other"):
         clip.find_open_clip(clip.Source(Checkpoint("x", open_clip), torch.device("cpu")), "ViT-tiny/x")
-
-
-def test_the_package_open_clip_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="pip install open_clip_torch"):
         clip.find_open_clip(clip.Source(None, torch.device("cpu")), "ViT-tiny/x")

@@ -69,12 +69,8 @@ def measured(scores, dataset, doc_ids, query_ids):
 
 def read_all(dataset, model):
     documents, topics = list(dataset.documents()), list(dataset.topics())
-    return (
-        [d.doc_id for d in documents],
-        [t.query_id for t in topics],
-        [model.document.read(d) for d in documents],
-        [model.query.read_topic(t) for t in topics],
-    )
+    ids = [d.doc_id for d in documents], [t.query_id for t in topics]
+    return *ids, [model.document.read(d) for d in documents], [model.query.read_topic(t) for t in topics]
 
 
 @pytest.mark.shared
@@ -138,14 +134,9 @@ def by_hand(tmp_path_factory, golden):
     words = [line.strip() for line in (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()]
     for term, row in (("[CLS]", (1, 0)), ("a", (2, 0)), ("man", (0, 2)), ("horse", (3, 0))):
         vocabulary[words.index(term)] = torch.tensor(row, dtype=torch.float32)
-    weights = {
-        "proj.weight": torch.eye(2),
-        "proj.bias": torch.zeros(2),
-        "vocab_layer_norm.weight": torch.ones(2),
-        "vocab_layer_norm.bias": torch.zeros(2),
-        "vocab_projector.weight": vocabulary,
-        "vocab_projector.bias": torch.zeros(2000),
-    }
+    layers = {"proj": torch.eye(2), "vocab_layer_norm": torch.ones(2), "vocab_projector": vocabulary}
+    weights = {f"{name}.weight": weight for name, weight in layers.items()}
+    weights |= {f"{name}.bias": torch.zeros(len(weight)) for name, weight in layers.items()}
     torch.save(weights, folder / "pytorch_model.bin")
     (folder / "config.json").write_text(json.dumps({"model_type": "d2s", "mlm_head": "distilbert-base-uncased"}))
     return folder

@@ -54,6 +54,8 @@ EVIL = ("../../x", "../" * 9 + "x", "/tmp/lexvl-evil", "..\\x", "a/../../../x", 
 def test_a_commit_is_40_hex_digits(hub, evil):
     hub.sha = evil
     assert "expected 40 hex digits" in refused() or evil is None
+    hub.sha = OTHER
+    assert f"tiny/splade@{SHA}: the hub answers with another commit" in refused(f"tiny/splade@{SHA}")
     assert not hub.cache.exists()
 
 
@@ -81,11 +83,8 @@ def test_names_of_files():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"blobId": "../../x"},
-        {"blobId": None},
-        {"blobId": "A" * 40},
-        {"size": -1},
-        {"size": "3"},
+        *({"blobId": digest} for digest in ("../../x", None, "A" * 40)),
+        *({"size": size} for size in (-1, "3")),
         {"lfs": {"size": 3, "sha256": "../../../x", "pointerSize": 1}},
         {"lfs": {"size": None, "sha256": "0" * 64, "pointerSize": 1}},
     ],
@@ -206,11 +205,6 @@ def test_weights_in_another_form_stay(hub):
     (snapshot / "model.safetensors").unlink()  # listed, and not yet here
     find_module.remove_others(snapshot, {"model.safetensors", "config.json"}, weights=True)
     assert {path.name for path in snapshot.iterdir()} == {"pytorch_model.bin", "tf_model.h5", "config.json"}
-
-
-def test_another_commit_than_the_one_named(hub):
-    hub.sha = OTHER
-    assert f"tiny/splade@{SHA}: the hub answers with another commit" in refused(f"tiny/splade@{SHA}")
 
 
 def test_a_redirect_gets_no_token(hub, golden, tmp_path, monkeypatch, true_digest):

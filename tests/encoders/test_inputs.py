@@ -235,8 +235,5 @@ def test_without_a_manifest_queries_have_eight_bits(load):
     vector = load("splade", BERT).as_pyserini().encode(QUERIES[0])
     assert max(vector.values()) == 255
     assert set(load("bag-of-tokens", BERT).as_pyserini().encode(QUERIES[0]).values()) == {1}
-
-
-def test_a_model_without_terms():
     with pytest.raises(UsageError, match="encoder 'bm25' is text; an impact index answers lexical queries"):
         load_encoder("bm25").as_pyserini()

@@ -157,8 +157,14 @@ def tokenizer(golden):
     return load_tokenizer(golden / "common/tokenizer_bert_tiny")
 
 
-def test_equal_weights_keep_the_lowest_dimensions(tokenizer):
-    assert toy_tower(tokenizer).weights(["a dog", "a"]).indices.tolist() == [0, 1, 2] * 2
+def test_towers(tokenizer):
+    """Of equal weights the lowest dimensions are kept; others must be finite, and as many as terms."""
+    tower = toy_tower(tokenizer)
+    assert tower.weights(["a dog", "a"]).indices.tolist() == [0, 1, 2] * 2
+    with pytest.raises(LexvlError, match="not finite.*a dog"):
+        toy_tower(tokenizer, weight=np.nan).weights(["a dog"])
+    with pytest.raises(CheckpointError, match="2000 dimensions, the vocabulary 1999"):
+        TextTower(tower.composition, tower.reader, make_columns_from(tokenizer, 1))
 
 
 def test_terms_beside_those_of_unit_length(tokenizer):
@@ -189,11 +195,6 @@ def test_a_repeated_token_counts_once_or_adds_up(tokenizer, adds):
     assert ones.binary is not adds
 
 
-def test_weights_that_are_not_finite_are_told(tokenizer):
-    with pytest.raises(LexvlError, match="not finite.*a dog"):
-        toy_tower(tokenizer, weight=np.nan).weights(["a dog"])
-
-
 @quickly
 @given(lengths=st.lists(st.integers(0, 300), max_size=80), batch_size=st.integers(1, 40), accelerator=st.booleans())
 def test_batches_by_length(lengths, batch_size, accelerator):
@@ -208,12 +209,6 @@ def test_batches_by_length(lengths, batch_size, accelerator):
     for rows in batches:
         longest, shortest = lengths[rows[0]], lengths[rows[-1]]
         assert shortest >= (1 - MOST_PADDING) * longest or (len(rows) - 1) * longest < ENOUGH_TOKENS
-
-
-def test_vocabulary_must_fit_the_head(tokenizer):
-    tower = toy_tower(tokenizer)
-    with pytest.raises(CheckpointError, match="2000 dimensions, the vocabulary 1999"):
-        TextTower(tower.composition, tower.reader, make_columns_from(tokenizer, 1))
 
 
 # ---- readers and columns

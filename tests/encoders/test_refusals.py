@@ -17,13 +17,10 @@ from lexvl_anserini.ground.machine import find_package
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.queries.query_source import check_readable
 
-WITHOUT = "splade/ckpt_bert_bin"  # no tokenizer
-
-
-@pytest.fixture(scope="module")
-def dense(golden, tmp_path_factory):
-    """A dense sentence-transformers folder: the tiny BERT with mean pooling."""
-    return made_dense(golden, tmp_path_factory.mktemp("dense"))
+WITHOUT, BAG = "splade/ckpt_bert_bin", "bag-of-tokens"  # without a tokenizer; an encoder that needs nothing else
+UNPUBLISHED = ("splade", "bertlex", "sentence", "stair")
+NOWHERE = ("/nowhere/model", "./nowhere", "nowhere/", "a b")
+SPLADES = ("st5_symmetric_bert_max", "st6_two_encoders", "st6_doc_only_ones")
 
 
 def edit(folder, side=None, **changes):
@@ -52,23 +49,20 @@ def edit(folder, side=None, **changes):
         # A name near one in the package is no model of the hub.
         ("sentence", "minlm", {}, CheckpointError, "minlm: no such folder and no .*; did you mean 'minilm'"),
         ("bm25", BERT, {}, UsageError, "'bm25' has no model; leave the checkpoint out"),
-        ("splade", None, {}, UsageError, "encoder 'splade' needs a checkpoint"),
-        ("bertlex", None, {}, UsageError, "encoder 'bertlex' needs a checkpoint"),
-        ("sentence", None, {}, UsageError, "encoder 'sentence' needs a checkpoint"),
-        ("stair", None, {}, UsageError, "encoder 'stair' needs a checkpoint"),
+        *((name, None, {}, UsageError, f"encoder '{name}' needs a checkpoint") for name in UNPUBLISHED),
+        *(("splade", place, {}, CheckpointError, "no such folder") for place in NOWHERE),
         # Tests run offline: the default checkpoint cannot be had, and the error says what to do.
         ("vdr", None, {}, CheckpointError, "vsearch/svdr-msmarco.*pass its folder"),
         ("vdr-crossmodal", None, {}, CheckpointError, "vsearch/vdr-cross-modal.*; the checkpoint photos-vdr, "),
         ("sentence", BERT, {}, CheckpointError, r"no modules\.json.*sparse checkpoints are loaded with"),
         ("sentence", PUBLISHED, {}, CheckpointError, r"no modules\.json.*sparse checkpoints are loaded with"),
-        ("sentence", f"{SPARSE}st5_symmetric_bert_max", {}, CheckpointError, "a sparse model .*--encoder splade"),
-        ("sentence", f"{SPARSE}st6_two_encoders", {}, CheckpointError, "a sparse model .*--encoder splade"),
-        ("sentence", f"{SPARSE}st6_doc_only_ones", {}, CheckpointError, "a sparse model .*--encoder splade"),
+        *(
+            ("sentence", f"{SPARSE}{name}", {}, CheckpointError, "a sparse model .*--encoder splade")
+            for name in SPLADES
+        ),
         ("splade", PUBLISHED, {}, CheckpointError, r"config\.json"),
         # transformers 5 would make a tokenizer of five tokens.
-        ("splade", WITHOUT, {}, CheckpointError, r"no tokenizer .*--tokenizer"),
-        ("vdr", WITHOUT, {}, CheckpointError, r"no tokenizer .*--tokenizer"),
-        ("bag-of-tokens", WITHOUT, {}, CheckpointError, r"no tokenizer .*--tokenizer"),
+        *((name, WITHOUT, {}, CheckpointError, r"no tokenizer .*--tokenizer") for name in ("splade", "vdr", BAG)),
     ],
 )
 def test_what_is_refused(golden, name, checkpoint, options, error, message):
@@ -78,29 +72,19 @@ def test_what_is_refused(golden, name, checkpoint, options, error, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "name,options",
-    [
-        ("splade", {"topk": "many"}),
-        ("splade", {"topk": 6.5}),
-        ("splade", {"topk": 0}),
-        ("splade", {"query_topk": -1}),
-        ("splade", {"pooling": "mean"}),
-        ("splade", {"doc_only": "perhaps"}),
-        ("splade", {"max_length": 2}),
-        ("splade", {"max_length": 129}),
-        ("splade", {"doc_only": True, "lexical": "both"}),
-        ("splade", {"doc_only": True, "query_topk": 3}),
-        ("bertlex", {"head": "cls"}),
-        ("bertlex", {"head": "mlm", "max_length": 129}),
-        ("vdr", {"mode": "gamma"}),
-        ("vdr", {"topk": -2}),
-        ("vdr", {"padding": "longest"}),
-        ("vdr", {"max_length": 129}),
-        ("bag-of-tokens", {"shift": 5000}),
-        ("bag-of-tokens", {"max_length": 1}),
+MISFITS = {
+    "splade": [
+        *({"topk": "many"}, {"topk": 6.5}, {"topk": 0}, {"query_topk": -1}, {"pooling": "mean"}),
+        *({"doc_only": "perhaps"}, {"doc_only": True, "lexical": "both"}, {"doc_only": True, "query_topk": 3}),
+        *({"max_length": 2}, {"max_length": 129}),
     ],
-)
+    "bertlex": [{"head": "cls"}, {"head": "mlm", "max_length": 129}],
+    "vdr": [{"mode": "gamma"}, {"topk": -2}, {"padding": "longest"}, {"max_length": 129}],
+    BAG: [{"shift": 5000}, {"max_length": 1}],
+}
+
+
+@pytest.mark.parametrize("name,options", [(name, one) for name, several in MISFITS.items() for one in several])
 def test_option_values_that_do_not_fit(golden, name, options):
     with pytest.raises(UsageError):
         load_encoder(name, str(golden / BERT), device="cpu", **options)
@@ -113,12 +97,6 @@ def test_options_come_as_text_from_the_command_line(load):
 
 
 # ---- no checkpoint
-
-
-@pytest.mark.parametrize("reference", ["/nowhere/model", "./nowhere", "nowhere/", "a b"])
-def test_folder_that_is_not_there(reference):
-    with pytest.raises(CheckpointError, match="no such folder"):
-        load_encoder("splade", reference)
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
@@ -142,13 +120,10 @@ def test_a_network_that_is_not_installed_names_the_extra_of_the_checkpoint(monke
 # ---- another kind
 
 
-def test_dense_as_sparse(dense):
+def test_dense_as_sparse(bert, golden, tmp_path):
+    """And a plain BERT folder without the masked-LM head: transformers alone would invent one."""
     with pytest.raises(CheckpointError, match="Transformer, Pooling.*--encoder sentence"):
-        load_encoder("splade", str(dense))
-
-
-def test_dense_backbone_as_sparse(bert, dense):
-    """A plain BERT folder without the masked-LM head: transformers alone would invent one."""
+        load_encoder("splade", str(made_dense(golden, tmp_path)))
     weights = {k.removeprefix("bert."): v for k, v in load_file(bert / "model.safetensors").items() if k[:4] == "bert"}
     save_file(weights, bert / "model.safetensors", {"format": "pt"})
     for name, options in (("splade", {}), ("bertlex", {"head": "mlm"})):
@@ -211,9 +186,7 @@ NOT_KNOWN = "is not known; expected max, or mean with a number"
     "side,changes,message",
     [
         ("encoder_p", {"type": "vdr_crossmodal_image"}, "encoder_p is of type 'vdr_crossmodal_image'"),
-        ("encoder_p", {"model_id": None}, "encoder_p lacks model_id"),
-        ("encoder_p", {"max_len": None}, "encoder_p lacks max_len"),
-        ("encoder_p", {"shift_vocab_num": None}, "encoder_p lacks shift_vocab_num"),
+        *(("encoder_p", {key: None}, f"encoder_p lacks {key}") for key in ("model_id", "max_len", "shift_vocab_num")),
         ("encoder_q", {"pooling": "mean"}, NOT_KNOWN),
         ("encoder_q", {"pooling": "sum", "pooling_topk": 2}, NOT_KNOWN),
     ],
@@ -240,16 +213,11 @@ def test_published_checkpoint_whose_backbone_is_elsewhere(published, golden):
     assert model.options == {"tokenizer": str(Path(tiny).resolve()), "backbone_config": str(Path(tiny).resolve())}
 
 
-@pytest.fixture
-def static(golden, tmp_path):
-    """A copy of a folder whose queries have fixed weights."""
-    return Path(shutil.copytree(golden / f"{SPARSE}st6_doc_only_ones", tmp_path / "model"))
-
-
 @pytest.mark.parametrize(
     "name,message", [("weight", "7 weights for 2000 tokens"), ("other", "no tensor 'weight', found other")]
 )
-def test_static_weights_that_do_not_fit(static, name, message):
+def test_static_weights_that_do_not_fit(golden, tmp_path, name, message):
+    static = Path(shutil.copytree(golden / f"{SPARSE}st6_doc_only_ones", tmp_path / "model"))
     save_file({name: torch.ones(7)}, static / "query_0_SparseStaticEmbedding/model.safetensors")
     with pytest.raises(CheckpointError, match=message):
         load_encoder("splade", str(static))

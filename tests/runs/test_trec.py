@@ -108,15 +108,12 @@ def test_malformed_lines_are_named(tmp_path: Path, first: str, line: str, messag
         list(read_run(run, unscored=first == MSMARCO_LINE))
 
 
-@pytest.mark.parametrize(
-    "content", [None, gzip.compress(TREC.encode())[:-9], b"not gzip"], ids=["absent", "cut", "plain"]
-)
-def test_unreadable_runs(tmp_path: Path, content: bytes | None) -> None:
-    run = tmp_path / "x.trec.gz"
-    if content is not None:
-        run.write_bytes(content)
-    with pytest.raises(DataError, match="cannot be read|damaged gzip file"):
-        list(read_run(run))
+def test_unreadable_runs(tmp_path: Path) -> None:
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(TREC.encode())[:-9])
+    (tmp_path / "plain.gz").write_bytes(b"not gzip")
+    for name in ("absent.gz", "cut.gz", "plain.gz"):
+        with pytest.raises(DataError, match=rf"{name}.*(cannot be read|damaged gzip file)"):
+            list(read_run(tmp_path / name))
 
 
 def test_runs_of_others_are_read_as_they_are(tmp_path: Path) -> None:

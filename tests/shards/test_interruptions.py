@@ -41,18 +41,14 @@ def test_a_damaged_shard_is_encoded_again(tmp_path, encoded, damage, finished):
 
 
 def test_an_unfinished_folder_of_another_making(tmp_path):
-    stopped(tmp_path / "out", after=2)
-    with pytest.raises(ArtefactError, match="unfinished shards of another request"):
-        encode(tmp_path / "out", DOCUMENTS[:9])
-    encode(tmp_path / "out", DOCUMENTS[:9], overwrite=True)
-    assert same_as_fresh(tmp_path / "out", DOCUMENTS[:9])
-
-
-def test_a_plan_by_which_nothing_was_encoded_is_no_loss(tmp_path):
-    """For example because the encoder cannot read the corpus: the next one may have the folder."""
-    stopped(tmp_path / "out", after=0)
-    encode(tmp_path / "out", DOCUMENTS[:9])
-    assert same_as_fresh(tmp_path / "out", DOCUMENTS[:9])
+    """A plan by which nothing was encoded is no loss, for example because the encoder cannot read the corpus."""
+    for after in (0, 2):
+        stopped(tmp_path / f"{after}/out", after=after)
+        if after:
+            with pytest.raises(ArtefactError, match="unfinished shards of another request"):
+                encode(tmp_path / f"{after}/out", DOCUMENTS[:9])
+        encode(tmp_path / f"{after}/out", DOCUMENTS[:9], overwrite=after > 0)
+        assert same_as_fresh(tmp_path / f"{after}/out", DOCUMENTS[:9])
 
 
 def test_other_versions_do_not_continue_a_folder(tmp_path, monkeypatch):

@@ -65,9 +65,8 @@ def test_texts_and_metadata_stay(tmp_path: Path) -> None:
         prune_shards(tmp_path / "shards", tmp_path / "less", Pruning(document_terms=1))
     assert not list(tmp_path.glob("less*"))
 
-    publish_shards(
-        tmp_path / "shards", "impact", [dict(manifest.shards[0])], read_vocabulary(tmp_path / "shards", manifest)
-    )
+    vocabulary = read_vocabulary(tmp_path / "shards", manifest)
+    publish_shards(tmp_path / "shards", "impact", [dict(manifest.shards[0])], vocabulary)
     prune_shards(tmp_path / "shards", tmp_path / "less", Pruning(document_terms=1))
     found = [json.loads(line) for line in (tmp_path / "less/docs/shard-00000.jsonl").read_text().splitlines()]
     assert found[0] == {"id": "d1", "contents": "x", "vector": {"a": 9}, "metadata": {"y": 1}}
@@ -81,9 +80,8 @@ def test_finished_and_other_outputs(tmp_path: Path) -> None:
         return json.loads(invoked(command, *arguments, *more))
 
     told = invoke("--document-terms", "1")
-    assert told == {
-        "output": str(tmp_path / "less"), "documents": 3, "empty": 1, "postings": 2, "kept_share": 0.4
-    }  # fmt: skip
+    counts = {"documents": 3, "empty": 1, "postings": 2, "kept_share": 0.4}
+    assert told == {"output": str(tmp_path / "less"), **counts}
     assert invoke("--document-terms", "1") == told
     with pytest.raises(ArtefactError, match="holds shards of another request .*; --overwrite replaces it"):
         invoke("--document-terms", "2")
@@ -93,10 +91,8 @@ def test_finished_and_other_outputs(tmp_path: Path) -> None:
     # A second pruning is noted after the first.
     arguments[:3] = [str(tmp_path / "less"), "--output", str(tmp_path / "least")]
     invoke("--least-impact", "3")
-    assert [set(step) for step in read_manifest(tmp_path / "least").layout["pruning"]] == [
-        {"without_terms"},
-        {"least_impact"},
-    ]
+    steps = read_manifest(tmp_path / "least").layout["pruning"]
+    assert [set(step) for step in steps] == [{"without_terms"}, {"least_impact"}]
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)), max_size=8), st.integers(1, 4))

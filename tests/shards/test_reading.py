@@ -103,12 +103,8 @@ def test_vocabulary_must_be_the_manifests(tmp_path: Path) -> None:
 )
 def test_malformed_parquet(tmp_path: Path, terms: Any, impacts: Any, message: str) -> None:
     (tmp_path / "docs").mkdir()
-    table = {
-        "id": ["d1"],
-        "term": pa.array(terms, pa.list_(pa.uint32())),
-        "impact": pa.array(impacts, pa.list_(pa.uint32())),
-    }
-    pq.write_table(pa.table(table), tmp_path / "docs/shard-00000.parquet")
+    lists = {name: pa.array(rows, pa.list_(pa.uint32())) for name, rows in (("term", terms), ("impact", impacts))}
+    pq.write_table(pa.table({"id": ["d1"], **lists}), tmp_path / "docs/shard-00000.parquet")
     vocabulary = Vocabulary(["a", "b"])
     manifest = publish_shards(tmp_path, "impact", [{"name": "docs/shard-00000.parquet", "documents": 1}], vocabulary)
     with pytest.raises(ArtefactError, match=message):

@@ -58,10 +58,6 @@ def test_jsonl(tmp_path):
     assert (tmp_path / "out/vocab.txt").read_text().split() == list(TERMS)
     assert [shard["name"] for shard in manifest.shards] == names
     assert read_manifest(tmp_path / "out") == manifest
-
-
-def test_counts(tmp_path):
-    manifest = encode(tmp_path / "out")
     vectors = [expected_vector(document) for document in DOCUMENTS]
     assert manifest.counts == {
         "documents": 30,
@@ -123,9 +119,8 @@ def test_parquet(tmp_path):
 
 def test_dense_parquet(tmp_path):
     manifest = encode(tmp_path / "out", model=DENSE)
-    assert manifest.kind == "dense" and manifest.counts == {"documents": 30, "empty": 0} | {
-        "empty": manifest.counts["empty"]
-    }
+    assert manifest.kind == "dense" and manifest.counts.keys() == {"documents", "empty"}
+    assert manifest.counts["documents"] == 30
     assert not (tmp_path / "out/vocab.txt").exists() and manifest.quantiser == {}
     table = parquet.read_table(tmp_path / "out/docs/shard-00000.parquet")
     assert str(table.schema.field("emb").type).replace("element", "item") == "list<item: float>"
@@ -339,9 +334,8 @@ def test_metadata_is_stored_if_wanted(tmp_path, shard_format, model):
 
 def test_device_and_batch_size_are_noted_where_they_decide(tmp_path):
     noted = replace_device(model_of(), "cpu")
-    assert {"device": "cpu", "batch_size": "16"}.items() <= encode(
-        tmp_path / "a", model=noted, batch_size=16
-    ).versions.items()
+    versions = encode(tmp_path / "a", model=noted, batch_size=16).versions
+    assert {"device": "cpu", "batch_size": "16"}.items() <= versions.items()
     assert "device" not in encode(tmp_path / "b", model=replace_device(TEXT, "cpu")).versions
     finished = encode(tmp_path / "a", model=noted, batch_size=8)
     assert finished.versions["batch_size"] == "16", "what is finished stays as it is"

@@ -25,14 +25,7 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, describe_error, refuse_pointer
-from lexvl_anserini.ground.files import (
-    atomic_write,
-    compute_sha256,
-    disk_errors,
-    exclusive,
-    make_folder,
-    read_json,
-)
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder, read_json
 from lexvl_anserini.ground.machine import expand_path, find_package
 from lexvl_anserini.ground.manifest import PLACES
 
@@ -110,15 +103,11 @@ def choose_weights(names: Iterable[str]) -> list[str]:
 
 
 def list_model_files(names: Iterable[str], weights: bool = True, older: bool = False) -> list[str]:
-    """The names of a folder's files that a model is loaded from, sorted; `older`: those that 0.3.0 and before counted.
+    """The files of a folder that a model is loaded from, sorted; `older`: with its notes, as 0.3.0 and before had it.
 
     In subfolders only weights of the usual names count.
     """
-    paths = [
-        path
-        for path in map(PurePosixPath, sorted(set(names)))
-        if not any(part.startswith(".") and part != ".." for part in path.parts)
-    ]
+    paths = [path for path in map(PurePosixPath, sorted(set(names))) if not re.search(r"/\.(?!\./)", f"/{path}")]
     small = {str(path) for path in paths if path.name in SMALL_FILES or path.match(TEXT_DESCRIPTIONS)}
     small |= {str(path) for path in paths if older and path.suffix in (".json", ".yaml", ".txt", ".model")}
     small |= {CHAT_TEMPLATE} & {str(path) for path in paths if PROCESSOR in small}
@@ -152,10 +141,7 @@ class Checkpoint:
         return self.file or self.folder
 
     def digest(self, older: bool = False) -> str:
-        """SHA-256 (hex) of the names and contents of the files that the vectors of the model depend on.
-
-        `older` is that of 0.3.0 and before, which counted notes beside a model too.
-        """
+        """SHA-256 (hex) of names and contents of the files that vectors depend on; `older` as in `list_model_files`."""
         if self.file is None:
             names = list_model_files(list_names(self.folder), self.weights, older)
         else:
@@ -201,7 +187,15 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
             refuse_pointer(path / file, error=CheckpointError)
         return Checkpoint(str(path.resolve()), path, weights)
     if path.exists():
-        return _find_file(path, weights)
+        # A checkpoint by itself (Lightning, LAVIS, FDT); without `weights`, any file.
+        if weights and path.suffix.lower() not in WEIGHT_SUFFIXES:
+            known = ", ".join(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)
+            raise CheckpointError(f"{path}: not a weight file ({known}); name it, or the folder that holds it")
+        refuse_pointer(path, error=CheckpointError)
+        described = weights and (path.parent / "config.json").is_file()
+        if described and any(is_shard_name(file.name) for file in path.parent.iterdir()):
+            raise CheckpointError(f"{path}: a file; name the folder that holds config.json and the weights")
+        return Checkpoint(str(path.resolve()), path.parent, weights, path)
     name, at, revision = reference.partition("@")
     if not HUB_ID.fullmatch(name) or (at and not REVISION.fullmatch(revision)):
         raise CheckpointError(f"{reference}: no such folder, and not a hub id either (owner/name, owner/name@revision)")
@@ -210,18 +204,6 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
         what = f"{reference}: no such folder and no packaged checkpoint"
         raise CheckpointError(f"{what}; did you mean {near[0]!r}? A model of the hub is owner/name")
     return _find_on_hub(name, revision or None, weights)
-
-
-def _find_file(path: Path, weights: bool = True) -> Checkpoint:
-    """A weight file that is a checkpoint by itself (Lightning, LAVIS, FDT); without `weights`, any file."""
-    if weights and path.suffix.lower() not in WEIGHT_SUFFIXES:
-        known = ", ".join(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)
-        raise CheckpointError(f"{path}: not a weight file ({known}); name it, or the folder that holds it")
-    refuse_pointer(path, error=CheckpointError)
-    described = weights and (path.parent / "config.json").is_file()
-    if described and any(is_shard_name(file.name) for file in path.parent.iterdir()):
-        raise CheckpointError(f"{path}: a file; name the folder that holds config.json and the weights")
-    return Checkpoint(str(path.resolve()), path.parent, weights, path)
 
 
 def find_parts(options: Mapping[str, Any]) -> dict[str, Checkpoint]:

@@ -127,11 +127,22 @@ def load_itc(
         family, vision, text = read_transformers_shapes(checkpoint)
         published, pixels = "transformers", read_squares(checkpoint, vision.image_size)
     if resolution is not None and resolution != vision.image_size:
-        weights, vision.image_size = fit_resolution(where, weights, resolution, vision.patch_size), resolution
+        size = vision.patch_size
+        if resolution < size or resolution % size:
+            raise UsageError(f"resolution {resolution}: expected a multiple of the patch size {size}")
+        fitted = fit_positions(weights[POSITIONS], count_patches(where, weights), resolution // size)
+        weights, vision.image_size = {**weights, POSITIONS: fitted}, resolution
         pixels = replace(pixels, resolution=resolution)
     projection = weights.get("text_proj.weight")
     if projection is None:
-        raise CheckpointError(f"{where}: no text_proj.weight; {explain_missing_vectors(weights)}")
+        what = "not a retrieval model of BLIP or ALBEF"
+        if "visual_projection.weight" in weights:  # its pooler applies the last LayerNorm twice
+            what = "transformers' BlipModel, whose vectors are not BLIP's; expected BlipForImageTextRetrieval"
+        elif any(key.startswith("itm_head.") for key in weights):
+            what = (
+                "a matching head (ITM) gives neither image nor text a vector; expected a model with projections (ITC)"
+            )
+        raise CheckpointError(f"{where}: no text_proj.weight; {what}")
     with quietly(), torch.device("cpu"):
         model = build(lambda: ItcModel(vision, text, projection.shape[0]), weights, f"{where}: its configuration")
     if family == "albef":  # the layers from the fusion layer on read no text
@@ -139,15 +150,6 @@ def load_itc(
         weights = {key: value for key, value in weights.items() if layers.get(key, -1) < text.num_hidden_layers}
     load_strictly(model, weights, where, ignored=UNUSED)
     return LoadedItc(model.eval().to(device), family, published, pixels, text.vocab_size, text.max_position_embeddings)
-
-
-def explain_missing_vectors(weights: Mapping[str, Tensor]) -> str:
-    """What weights without the projections of ITC are instead."""
-    if "visual_projection.weight" in weights:  # its pooler applies the last LayerNorm twice
-        return "transformers' BlipModel, whose vectors are not BLIP's; expected BlipForImageTextRetrieval"
-    if any(key.startswith("itm_head.") for key in weights):
-        return "a matching head (ITM) gives neither image nor text a vector; expected a model with projections (ITC)"
-    return "not a retrieval model of BLIP or ALBEF"
 
 
 def convert_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -292,11 +294,3 @@ def count_patches(where: str, weights: Mapping[str, Tensor]) -> int:
     if side * side + 1 != rows:
         raise CheckpointError(f"{where}: {rows} position embeddings, expected those of a square grid and [CLS]")
     return side
-
-
-def fit_resolution(where: str, weights: Mapping[str, Tensor], resolution: int, patch_size: int) -> dict[str, Tensor]:
-    """The weights with position embeddings for images of another size."""
-    if resolution < patch_size or resolution % patch_size:
-        raise UsageError(f"resolution {resolution}: expected a multiple of the patch size {patch_size}")
-    fitted = fit_positions(weights[POSITIONS], count_patches(where, weights), resolution // patch_size)
-    return {**weights, POSITIONS: fitted}

@@ -18,7 +18,7 @@ import threading
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -151,26 +151,35 @@ def _read_file(path: Path) -> Contents:
             weights = load_file(path)
         except (SafetensorError, OSError, RuntimeError, ValueError) as error:
             raise CheckpointError(_say_unreadable(path, error)) from error
-        _check_types(path, weights)
+        _check_tensors(path, weights)
         return Contents(_drop_prefixes(weights), {})
     data = _read_pickle(path)
     if not isinstance(data, Mapping):
         raise CheckpointError(f"{path}: expected a mapping of names to tensors, found {type(data).__name__}")
-    weights, extra = _unwrap(data)
+    inner: Mapping[str, Any] = data  # the tensors, which may be under a name
+    for name in WRAPPERS:
+        candidate = data.get(name)
+        if isinstance(candidate, Mapping) and any(isinstance(value, Tensor) for value in candidate.values()):
+            inner = candidate
+            break
+    weights = {str(key): value.detach() for key, value in inner.items() if isinstance(value, Tensor)}
+    beside = [*data.items(), *inner.items()] if inner is not data else [*data.items()]
     _check_tensors(path, weights)
-    _check_types(path, weights)
     if not weights:
         keys = ", ".join(map(str, list(data)[:10])) or "nothing"
         expected = f"a mapping of names to tensors, or one under {', '.join(WRAPPERS)}"
         raise CheckpointError(f"{path}: expected {expected}; found {keys}")
-    return Contents(_drop_prefixes(weights), extra)
+    return Contents(_drop_prefixes(weights), {str(key): value for key, value in beside if _is_plain(value)})
 
 
 def _read_pickle(path: Path) -> Any:
     """The object of a file that `torch.save` wrote, tensors on the CPU; calls no code of the file."""
     try:
         _check_unpacked(path)
-        harmless = [name for name in _list_foreign(path) if HARMLESS.fullmatch(name)]
+        foreign: list[str] = []  # classes and functions besides those of tensors; of no format before torch 1.6
+        with suppress(ValueError):
+            foreign = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
+        harmless = [name for name in foreign if HARMLESS.fullmatch(name)]
         stand_ins: list[Any] = [
             (MappingStandIn if MAPPINGS.fullmatch(name) else StandIn, name) for name in (*USUAL, *harmless)
         ]
@@ -200,47 +209,24 @@ def _check_unpacked(path: Path) -> None:
 
 
 def _check_tensors(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """Checks that the numbers of all tensors are in the file: of one that repeats some, the copy would be larger."""
+    """Checks that the numbers of all tensors are in the file, since a copy of repeated ones would be larger.
+
+    Matrices hold floats: integers are weights without scales, but for positions and masks.
+    """
     for key, value in weights.items():
         dense = value.layout == torch.strided and value.device.type == "cpu" and not value.is_quantized
         if not dense or value.numel() * value.element_size() > value.untyped_storage().nbytes():
             what = f"{key:.80} {list(value.shape)} repeats numbers or is not dense"
             raise CheckpointError(f"{path}: {what}; save plain tensors")
-
-
-def _check_types(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """Checks that matrices hold floats: integers are weights without scales, but for positions and masks."""
-    for key, value in weights.items():
         buffer = not key.endswith("weight") and value.dtype in (torch.bool, torch.uint8, torch.int64)
         if value.ndim > 1 and not (value.is_floating_point() or buffer):
             what = f"{key:.80} has numbers of type {str(value.dtype).removeprefix('torch.')}, expected floats"
             raise CheckpointError(f"{path}: {what}; name the checkpoint that was quantised to this one")
 
 
-def _list_foreign(path: Path) -> list[str]:
-    """Classes and functions in a file besides those of tensors; empty for the format before torch 1.6."""
-    try:
-        return torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
-    except ValueError:
-        return []
-
-
 def _say_unreadable(path: Path, error: Exception) -> str:
     """The message for a file that cannot be read."""
     return f"{path}: cannot be read as weights ({describe_error(error).partition('. ')[0]})"
-
-
-def _unwrap(data: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors by name, and the plain values beside them, whether the tensors are under a name or not."""
-    inner: Mapping[str, Any] = data
-    for name in WRAPPERS:
-        candidate = data.get(name)
-        if isinstance(candidate, Mapping) and any(isinstance(value, Tensor) for value in candidate.values()):
-            inner = candidate
-            break
-    weights = {str(key): value.detach() for key, value in inner.items() if isinstance(value, Tensor)}
-    beside = [*data.items(), *inner.items()] if inner is not data else [*data.items()]
-    return weights, {str(key): value for key, value in beside if _is_plain(value)}
 
 
 def _is_plain(value: Any) -> bool:

@@ -27,7 +27,7 @@ from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import read_config
-from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, SPECIALS, START, ClipBpe
+from lexvl_anserini.encoders.parts.clip_bpe import END, SPECIALS, START, ClipBpe
 from lexvl_anserini.encoders.parts.images.pixels import CLIP_MEAN, CLIP_STD, Crop, make_crop, read_preprocessor
 from lexvl_anserini.encoders.parts.images.vision import Images
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
@@ -121,7 +121,13 @@ def read_open_layout(
     where = str(checkpoint.path)
     model, declip = build_open_clip(weights, shape, where, source.device), is_declip(weights)
     size = model.config.text_config.vocab_size
-    tokenizer = open_tokenizer(source, merges, config, SPECIALS if declip else (START, END), size)
+    folder = source.tokenizer_folder()
+    if (path := find_merges(merges, folder, config)) is not None:
+        tokenizer = ClipBpe(path, SPECIALS if declip else (START, END), size)
+    elif not declip and has_tokenizer(folder):  # which has OpenAI's symbols only
+        tokenizer = load_tokenizer(folder, size)
+    else:
+        raise CheckpointError(f"{folder}: {NO_MERGES}")
     side = model.config.vision_config.image_size
     if declip:
         return model, tokenizer, make_crop(side)
@@ -130,18 +136,6 @@ def read_open_layout(
     # Cropped as torchvision does, with open_clip's statistics if it gives some.
     mean, std = tuple(preprocess.get("mean") or CLIP_MEAN), tuple(preprocess.get("std") or CLIP_STD)
     return model, tokenizer, Crop(side, mean, std)
-
-
-def open_tokenizer(
-    source: Source, merges: str | None, config: Mapping[str, Any], specials: tuple[str, ...], size: int
-) -> Any:
-    """The tokenizer of weights in OpenAI's layout: BPE merges, or (OpenAI's symbols only) a transformers tokenizer."""
-    folder = source.tokenizer_folder()
-    if (path := find_merges(merges, folder, config)) is not None:
-        return ClipBpe(path, specials, size)
-    if MASK not in specials and has_tokenizer(folder):
-        return load_tokenizer(folder, size)
-    raise CheckpointError(f"{folder}: {NO_MERGES}")
 
 
 def find_open_clip(source: Source, name: str) -> tuple[Source, str]:

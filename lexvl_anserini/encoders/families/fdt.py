@@ -316,7 +316,15 @@ def read_model(
             raise CheckpointError(f"{where}: {key} {value!r} is not known; expected {', '.join(known)}")
     codebook = weights[CODEBOOK].float()  # [K, d]
     plain = {k: v for k, v in weights.items() if not k.startswith(tuple(QUERY_MAPS.values())) and k not in OTHERS}
-    texts, images = read_towers(plain, config, where, device)
+    # CLIP's networks, or CLIP's and a Swin transformer V2, of exactly these weights.
+    shape = ClipShape.from_run(config)
+    if is_swin(plain):
+        swin = build_swin(take_below(plain, "visual."), run_entry(config, "image_encode"), where, device)
+        plain = {k: v for k, v in plain.items() if not k.startswith("visual.") and k != "logit_scale"}
+        texts, images = build_open_texts(plain, shape, where, device), PatchStates(swin)
+    else:
+        texts = build_open_clip(plain, shape, where, device)
+        images = PatchStates(texts)
     about_text = getattr(texts.config, "text_config", texts.config)
     widths = {"image": images.width, "text": about_text.hidden_size}
     query_maps = {}
@@ -332,19 +340,6 @@ def read_model(
     # States of texts are those after the last LayerNorm; causal attention makes them independent of padding.
     states: dict[str, Backbone] = {"text": lambda ids, _: texts.text_model(ids).last_hidden_state, "image": images}
     return FdtModel(states, query_maps, codebook.to(device), attention, pooling, degree), about_text
-
-
-def read_towers(
-    weights: Mapping[str, Tensor], config: Mapping[str, Any], where: str, device: torch.device
-) -> tuple[Any, PatchStates]:
-    """The networks of texts and of images from exactly `weights`: CLIP's, or CLIP's and a Swin transformer V2."""
-    shape = ClipShape.from_run(config)
-    if not is_swin(weights):
-        clip = build_open_clip(weights, shape, where, device)
-        return clip, PatchStates(clip)
-    texts = {k: v for k, v in weights.items() if not k.startswith("visual.") and k != "logit_scale"}
-    swin = build_swin(take_below(weights, "visual."), run_entry(config, "image_encode"), where, device)
-    return build_open_texts(texts, shape, where, device), PatchStates(swin)
 
 
 def find_weight_file(checkpoint: Checkpoint) -> Path:

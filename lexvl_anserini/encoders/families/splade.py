@@ -223,9 +223,7 @@ def fits(rows: int, tokenizer: Any) -> bool:
     With gaps between the ids, the last rows would be those of tokens.
     """
     count = len(tokenizer)
-    if rows == count:
-        return True
-    return is_padded(rows, count) and max(tokenizer.get_vocab().values()) < count
+    return rows == count or is_padded(rows, count) and max(tokenizer.get_vocab().values()) < count
 
 
 def is_padded(rows: int, count: int) -> bool:

@@ -227,9 +227,8 @@ def load_published_sides(
             load_published_side(source, checkpoint, config, s, take_below(weights, s + "."), projection) for s in SIDES
         )
         return query, document
-    side = load_published_side(
-        source, checkpoint, config, "encoder_q", join_shared_weights(checkpoint, weights), projection
-    )
+    own = join_shared_weights(checkpoint, weights)
+    side = load_published_side(source, checkpoint, config, "encoder_q", own, projection)
     # In the reference both sides are one object, which reads as many tokens as the longer of the two.
     other = (config.get("encoder_p") or {}).get("max_len") or 0
     shared = replace(side, reader=side.reader.with_max_length(max(side.reader.max_length, other)))

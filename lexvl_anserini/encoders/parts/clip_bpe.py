@@ -35,11 +35,9 @@ LONGEST_LINE = 1_000_000
 PIECES = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
 
 
-def list_byte_symbols() -> list[str]:
-    """A printable character for each byte, in the order of their token ids."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return [chr(byte) for byte in printable] + [chr(256 + number) for number in range(len(others))]
+# A printable character for each byte, in the order of their token ids.
+PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+BYTE_SYMBOLS = [*map(chr, PRINTABLE), *map(chr, range(256, 512 - len(PRINTABLE)))]
 
 
 def read_merges(path: Path) -> list[str]:
@@ -104,8 +102,7 @@ class ClipBpe:
         for number, merge in enumerate(merges, start=2):
             if len(merge) != 2 and not (number == len(merges) + 1 and not merge):
                 raise CheckpointError(f"{path} line {number}: {lines[number - 2][:40]!r}, expected two symbols")
-        symbols = list_byte_symbols()
-        terms = [*symbols, *(f"{symbol}</w>" for symbol in symbols), *map("".join, merges), *specials]
+        terms = [*BYTE_SYMBOLS, *(f"{symbol}</w>" for symbol in BYTE_SYMBOLS), *map("".join, merges), *specials]
         if size is not None and len(terms) != size:
             raise CheckpointError(f"{path}: {len(terms)} tokens, the model has {size}; name the model's own merges")
         self.path, self.all_special_tokens = path, tuple(specials)

@@ -87,13 +87,10 @@ class SameConv(nn.Conv2d):
     def forward(self, maps: Tensor) -> Tensor:  # [B, C, H, W]
         """Maps [B, C', ceil(H / stride), ceil(W / stride)]."""
         if self.stride[0] > 1:
-            top, left = (self._missing(side) for side in maps.shape[2:])
+            kernel, stride = self.kernel_size[0], self.stride[0]
+            top, left = (max((ceil(side / stride) - 1) * stride + kernel - side, 0) for side in maps.shape[2:])
             maps = pad(maps, (left // 2, left - left // 2, top // 2, top - top // 2))
         return super().forward(maps)
-
-    def _missing(self, side: int) -> int:
-        kernel, stride = self.kernel_size[0], self.stride[0]
-        return max((ceil(side / stride) - 1) * stride + kernel - side, 0)
 
 
 class Unit(nn.Sequential):
