@@ -46,9 +46,7 @@ def decode(content: bytes) -> Image:
             call, input=order + content, capture_output=True, timeout=limits.DECODE_S, env=environment
         )
     except subprocess.TimeoutExpired:
-        raise DataError(
-            f"the picture: not decoded within {limits.DECODE_S:.0f} s; save it anew, or scale it down"
-        ) from None
+        raise DataError(f"the picture: not decoded within {limits.DECODE_S:.0f} s; {REMEDY}") from None
     answer, pixels = child.stdout[: SIZE.size], child.stdout[SIZE.size :]
     if child.returncode or len(answer) < SIZE.size:
         raise DataError(f"the picture: its decoder crashed or took too much memory; {REMEDY}")
@@ -61,7 +59,10 @@ def answer() -> None:
     """The process: reads an order and a file from standard input, writes the picture or the reason to its output."""
     most, *costs = ORDER.unpack(sys.stdin.buffer.read(ORDER.size))
     content = sys.stdin.buffer.read()
-    limit_memory(most)
+    with suppress(ImportError, ValueError, OSError):  # a system without such limits
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
     try:
         picture = read_picture(content, *costs)
         reply = SIZE.pack(*picture.size) + picture.tobytes()
@@ -85,11 +86,3 @@ def read_picture(content: bytes, pixels: int, scans: int, side: int) -> Image:
         picture = decode_picture(opened, where, pixels)
     picture.thumbnail((side, side))
     return picture
-
-
-def limit_memory(most: int) -> None:
-    """Bounds the bytes of memory of this process, where the system can."""
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))

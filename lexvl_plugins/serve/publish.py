@@ -21,7 +21,7 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -50,7 +50,6 @@ from lexvl_plugins.serve.indexes import LiveIndex, ServedIndex, name_indexes, op
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.encoders.parts.images.vision import ImageTower
     from lexvl_anserini.ground.manifest import Manifest
     from lexvl_anserini.ground.records import Vocabulary
 
@@ -212,18 +211,6 @@ def relate_terms(impacts: Any) -> list[list[int]]:
 Grids = tuple[dict[str, list[Any]], np.ndarray]
 
 
-def compute_grids(tower: ImageTower, picture: str, dimensions: list[int]) -> Grids:
-    """The activations of some terms in each cell of a picture."""
-    from lexvl_anserini.encoders.parts.images.grounding import compute_patch_activations
-
-    image = open_image(picture)
-    values = np.maximum(compute_patch_activations(tower, [image], dimensions)[0], 0)  # [rows, columns, terms]
-    rows, columns, terms = values.shape
-    region = measure_region(tower, image)
-    described: dict[str, list[Any]] = {"grid": [rows, columns], "region": region, "columns": dimensions}
-    return described, step(values.reshape(rows * columns, terms).T)
-
-
 def step(values: np.ndarray) -> np.ndarray:
     """Grids [terms, cells] of values >= 0 as uint8 [terms, 2 + cells].
 
@@ -236,12 +223,6 @@ def step(values: np.ndarray) -> np.ndarray:
     span = np.maximum(high - low, 1)
     steps = np.rint((values / greatest * ENDS - low[:, None]) / span[:, None] * STEPS)
     return np.column_stack([low, high, steps]).astype(np.uint8)
-
-
-def pack_grids(grids: Sequence[Grids | None]) -> dict[str, Any]:
-    """The grids of some documents as a data file: what the cells are of, and all cells in their order."""
-    cells = [picture[1].ravel() for picture in grids if picture is not None]
-    return {"of": [picture and picture[0] for picture in grids], "cells": pack(np.concatenate(cells))}
 
 
 FORMAT = "lexvl-site/1"
@@ -347,9 +328,8 @@ class _Site:
             self._write_documents(numbers)
             progress(len(numbers))
         maps = self.map_tower is not None and bool(self.sampled)
-        shown = describe_index(self.live, "").model_copy(
-            update={"corpus": "", "fields": [], "sends": False, "maps": maps}
-        )
+        hidden = {"corpus": "", "fields": [], "sends": False, "maps": maps}
+        shown = describe_index(self.live, "").model_copy(update=hidden)
         description = {"indexes": [shown.model_dump()], "version": __version__, "part": PART, "starts": starts}
         examples = list(self.publication.example or self.live.examples)
         self._write_part("page", "site", {**description, "examples": examples, "samples": self.samples})
@@ -385,7 +365,8 @@ class _Site:
         number = numbers.start // PART
         self._write_part("documents", f"documents-{number}", rows)
         if any(maps):
-            self._write_part("maps", f"grids-{number}", pack_grids(maps))
+            cells = pack(np.concatenate([grids[1].ravel() for grids in maps if grids is not None]))
+            self._write_part("maps", f"grids-{number}", {"of": [grids and grids[0] for grids in maps], "cells": cells})
 
     def _write_picture(self, number: int, doc_id: str, document: ShownDocument) -> str:
         """Writes the thumbnail of a document; returns the suffix of its file, empty without a picture."""
@@ -407,7 +388,13 @@ class _Site:
         dimensions = [dimension for _, dimension in order[: self.publication.map_terms]]
         if self.map_tower is None or document.picture is None or not dimensions:
             return None
-        return compute_grids(self.map_tower, document.picture, dimensions)
+        from lexvl_anserini.encoders.parts.images.grounding import compute_patch_activations
+
+        image = open_image(document.picture)
+        values = np.maximum(compute_patch_activations(self.map_tower, [image], dimensions)[0], 0)
+        rows, columns, terms = values.shape
+        region = measure_region(self.map_tower, image)
+        return {"grid": [rows, columns], "region": region, "columns": dimensions}, step(values.reshape(-1, terms).T)
 
 
 def write_page(site: Path) -> int:
@@ -459,9 +446,8 @@ def command(
     [served] = name_indexes([index], [checkpoint] if checkpoint else [], device, data_dir, options)
     with cli.progress_bar(f"publish {index}", None, "documents") as progress:
         rows = publish(replace(served, name=name or served.name), site, publication, overwrite, progress)
-    cli.print_rows(
-        {"site": str(site / "index.html"), **rows, "seconds": round(time.perf_counter() - started, 2)}, style
-    )
+    rows = {"site": str(site / "index.html"), **rows, "seconds": round(time.perf_counter() - started, 2)}
+    cli.print_rows(rows, style)
 
 
 if __name__ == "__main__":

@@ -185,11 +185,6 @@ class Threads:
         return work.result()
 
 
-def measure_texts(request: EmbedQuestion) -> int:
-    """What vectors cost, in characters; a picture counts as the longest text."""
-    return sum(map(len, request.texts)) + limits.MOST_CHARACTERS * len(request.pictures)
-
-
 def add_health(app: FastAPI, service: Service) -> None:
     """Whether the server runs, and whether all of its indexes answer: for those who start it, without a key."""
 
@@ -208,7 +203,9 @@ def add_health(app: FastAPI, service: Service) -> None:
 def add_searches(app: FastAPI, service: Service) -> None:
     """Searches, products, maps, suggestions, vectors: each path has a name in the description, threads, and a call."""
     searches, maps = Threads(limits.SEARCHES), Threads(limits.MAPS)
-    embeds = Threads(limits.EMBEDS, limits.EMBEDDED, measure_texts)
+
+    def measure_texts(request: EmbedQuestion) -> int:  # a picture counts as the longest text
+        return sum(map(len, request.texts)) + limits.MOST_CHARACTERS * len(request.pictures)
 
     def build_endpoint(threads: Threads, call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)  # with the signature that FastAPI reads
@@ -217,6 +214,7 @@ def add_searches(app: FastAPI, service: Service) -> None:
 
         return answer
 
+    embeds = Threads(limits.EMBEDS, limits.EMBEDDED, measure_texts)
     for method, path, name, threads, call in (
         ("GET", "/api/indexes", "indexes", searches, service.describe),
         ("POST", "/api/search", "search", searches, service.answer),
@@ -285,8 +283,6 @@ HEADERS: Mapping[bytes, bytes] = {
     b"cross-origin-opener-policy": b"same-origin",
 }
 
-OTHER_SITE = "the request comes from a page of another site"
-
 # The rest of a body is not read after a refusal.
 CLOSE = {"connection": "close"}
 
@@ -346,9 +342,8 @@ def check_address(host: str, keys: ApiKeys | None, insecure: bool) -> None:
     if is_address(host) and ip_address(host).is_loopback or host == "localhost":
         return
     if keys is None:
-        log.warning(
-            "--host %s: whoever reaches this machine can search and see the pictures; there is no password", host
-        )
+        open_to = "whoever reaches this machine can search and see the pictures; there is no password"
+        log.warning("--host %s: %s", host, open_to)
     elif not insecure:
         raise UsageError(f"--keys with --host {host}: plain HTTP shows keys to the network; use a proxy, or --insecure")
 
@@ -448,11 +443,10 @@ class Guard:
             return None
         # A link from another site may lead to the page.
         followed = scope["method"] == "GET" and scope["path"] == "/" and headers.get(b"sec-fetch-mode") == b"navigate"
-        if headers.get(b"sec-fetch-site") == b"cross-site" and not followed:
-            return 403, OTHER_SITE
         origin = headers.get(b"origin")
-        if origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
-            return 403, OTHER_SITE
+        foreign = origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host
+        if foreign or headers.get(b"sec-fetch-site") == b"cross-site" and not followed:
+            return 403, "the request comes from a page of another site"
         if self.keys is not None:
             scope["key"] = self.keys.find_name(headers.get(b"authorization", b""))
             if scope["key"] is None:
@@ -492,12 +486,10 @@ def format_url(listener: socket.socket) -> str:
 
 def raise_open_files() -> None:
     """Lets the process have as many open connections as the system permits."""
-    try:
+    with suppress(ImportError, ValueError, OSError):  # macOS has a lower limit than it says
         import resource
-    except ImportError:  # a system without such limits
-        return
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with suppress(ValueError, OSError):  # macOS has a lower limit than it says
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
