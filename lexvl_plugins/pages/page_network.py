@@ -109,9 +109,8 @@ def read_tiles(folder: Path, side: int) -> Tiles:
     sizes = ((described.get("size"), Tiles.longest), (described.get("max_image_size"), side))
     longest, tile = (size.get("longest_edge") if isinstance(size, Mapping) else usual for size, usual in sizes)
     if tile != side or not isinstance(longest, int) or not side <= longest <= LONGEST:
-        raise CheckpointError(
-            f"{path}: tiles of {tile} pixels in {longest}; it reads tiles of {side}, at most in {LONGEST}"
-        )
+        expected = f"it reads tiles of {side}, at most in {LONGEST}"
+        raise CheckpointError(f"{path}: tiles of {tile} pixels in {longest}; {expected}")
     mean, std = (described.get(key, HALF) for key in ("image_mean", "image_std"))
     resample = described.get("resample", LANCZOS)
     if not (is_colour(mean) and is_colour(std) and all(std) and type(resample) is int and resample in FILTERS):

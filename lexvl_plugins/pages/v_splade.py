@@ -205,9 +205,8 @@ def list_image(shape: PageShape) -> Shapes:
         names |= list_linear(f"{layer}.mlp.fc1", inner, width) | list_linear(f"{layer}.mlp.fc2", width, inner)
         for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
             names |= list_linear(f"{layer}.self_attn.{part}", width, width)
-    return {f"vision_model.{name}": s for name, s in names.items()} | {
-        f"{CONNECTOR}.proj.weight": (shape.text["hidden_size"], factor * factor * width)
-    }
+    projection = {f"{CONNECTOR}.proj.weight": (shape.text["hidden_size"], factor * factor * width)}
+    return {f"vision_model.{name}": s for name, s in names.items()} | projection
 
 
 def has_shape(weight: Tensor, shape: tuple[int | None, ...]) -> bool:

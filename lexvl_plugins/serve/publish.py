@@ -173,9 +173,8 @@ def pack_postings(impacts: Any) -> Iterator[tuple[int, str]]:
     for dimension in range(impacts.shape[0]):
         postings = slice(*impacts.indptr[dimension : dimension + 2])
         documents = impacts.indices[postings]
-        octets = split_numbers(
-            np.concatenate([[len(documents)], np.diff(documents, prepend=-1), impacts.data[postings]])
-        )
+        parts = [len(documents)], np.diff(documents, prepend=-1), impacts.data[postings]
+        octets = split_numbers(np.concatenate(parts))
         if pieces and size + len(octets) > RANGE:
             yield first, pack(np.concatenate(pieces))
             first, pieces, size = dimension, [], 0

@@ -400,9 +400,8 @@ def _check_stage(stage: StageSettings, model: model_settings.AnyModel) -> None:
         raise UsageError(f"optimisation.piece: {', '.join(whole)} reads a whole batch at once; leave piece out")
     if objective.name == "lexlip_momentum" and (size := stage.optimisation.batch_size) > stage.momentum.queue:
         raise UsageError(f"momentum.queue {stage.momentum.queue}: has no room for the {size} keys of a batch")
-    if isinstance(model, model_settings.HeadSettings) and (
-        stage.views or stage.teacher or stage.augmentation != Augmentation()
-    ):
+    drawn = stage.views or stage.teacher or stage.augmentation != Augmentation()
+    if isinstance(model, model_settings.HeadSettings) and drawn:
         raise UsageError(f"views, teacher, augmentation: kind {kind} reads the vectors of its dense pair")
     _check_loss("objective.name", objective, OBJECTIVES, model)
     for auxiliary in stage.auxiliaries:

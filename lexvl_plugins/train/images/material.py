@@ -447,11 +447,10 @@ class MomentumKeys(TrainingPart):
 
 def make_parts(pair: Any, stages: Sequence[StageSettings], text: TextNetwork) -> dict[str, TrainingPart]:
     """The parts that the stages need, by the name of their objective."""
+    queues = [stage.momentum.queue for stage in stages]
     makers: Mapping[str, Callable[[], TrainingPart]] = {
         "masked_words": lambda: MaskedWords(text),
-        "lexlip_momentum": lambda: MomentumKeys(
-            pair, len(text.columns.vocabulary), max(stage.momentum.queue for stage in stages)
-        ),
+        "lexlip_momentum": lambda: MomentumKeys(pair, len(text.columns.vocabulary), max(queues)),
     }
     named = {name for stage in stages for name in stage.names}
     return {name: make() for name, make in makers.items() if name in named}

@@ -174,9 +174,8 @@ def make_patches(settings: model_settings.ImageSettings | model_settings.SwinSet
         config.num_labels = joint
         network = transformers.Swinv2ForImageClassification(config)
     else:
-        vision = transformers.CLIPVisionConfig(
-            **describe_clip(settings, joint), image_size=settings.resolution, patch_size=settings.patch_size
-        )
+        sizes = {"image_size": settings.resolution, "patch_size": settings.patch_size}
+        vision = transformers.CLIPVisionConfig(**describe_clip(settings, joint), **sizes)
         network = transformers.CLIPVisionModelWithProjection(vision)
     states = PatchStates(network)
     return ImageBackbone("", states, make_crop(settings.resolution), states.width, "")

@@ -316,9 +316,8 @@ def save_dpr(query: Dpr, document: Dpr, model: TextPairSettings, folder: Path, k
     for role, prefix, side in zip(ROLES, (QUESTION, CONTEXT), (query, document), strict=True):
         bert, projection = side.bert_model, side.projection
         width = projection.out_features if isinstance(projection, nn.Linear) else 0
-        settings = {
-            key: value for key, value in bert.config.to_dict().items() if key not in ("model_type", "architectures")
-        }
+        known = ("model_type", "architectures")
+        settings = {key: value for key, value in bert.config.to_dict().items() if key not in known}
         transformers.DPRConfig(**{**settings, "projection_dim": width}).save_pretrained(str(folder / role))
         side.reader.tokenizer.save_pretrained(str(folder / role))
         state = {f"{prefix}.bert_model.{key}": value for key, value in bert.state_dict().items()}

@@ -33,9 +33,8 @@ KEY = "0123456789abcdef"
 @pytest.fixture(scope="module")
 def colours(tmp_path_factory) -> Iterator[Any]:
     """A lexical index and its dense twin, served over HTTP."""
-    with serving(
-        tmp_path_factory.mktemp("agents"), dense=True, examples=("red",), make=agents.build_tools_app
-    ) as client:
+    options = {"dense": True, "examples": ("red",), "make": agents.build_tools_app}
+    with serving(tmp_path_factory.mktemp("agents"), **options) as client:
         yield client
 
 

@@ -82,9 +82,8 @@ def test_a_text_finds_and_its_products_sum_to_the_scores(client) -> None:
     assert answer["read_as"] == "text"
     assert {chip["term"]: chip["weight"] for chip in answer["chips"]} == {"red": 255, "blue": 255}
     assert ids(answer)[0] == "half.png"
-    status, found = client.post(
-        "/api/products", {"question": {"index": "colours", "text": "a red and blue picture"}, "doc_ids": ids(answer)}
-    )
+    question = {"index": "colours", "text": "a red and blue picture"}
+    status, found = client.post("/api/products", {"question": question, "doc_ids": ids(answer)})
     assert status == 200
     for hit, one in zip(answer["hits"], found, strict=True):
         assert one["doc_id"] == hit["doc_id"]

@@ -71,9 +71,8 @@ def test_the_contrastive_mask_equals_the_reference(arrays: dict[str, np.ndarray]
 def test_contrastive_by_hand(options: dict[str, Any], factor: int, scale: int) -> None:
     expected = math.log(1 + math.exp(-scale))
     assert losses.contrast(torch.eye(2), torch.eye(2), **options).item() == pytest.approx(factor * expected)
-    assert losses.info_nce(losses.Encoded(torch.eye(2), torch.eye(2)), temperature=1 / scale).item() == pytest.approx(
-        expected
-    )
+    found = losses.info_nce(losses.Encoded(torch.eye(2), torch.eye(2)), temperature=1 / scale)
+    assert found.item() == pytest.approx(expected)
 
 
 def test_hard_negatives_act_in_the_first_direction_only() -> None:
@@ -286,9 +285,8 @@ def test_gradients_of_gates_and_bags():
 
     assert torch.autograd.gradcheck(loss, (logits,))
     query = torch.rand(2, 4, dtype=torch.float64, generator=generator).requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda q, d: losses.v_splade(losses.Encoded(q, d)), (query, weights.requires_grad_())
-    )
+    sides = query, weights.requires_grad_()
+    assert torch.autograd.gradcheck(lambda q, d: losses.v_splade(losses.Encoded(q, d)), sides)
 
 
 # ---- naming
@@ -457,18 +455,15 @@ def test_distil_by_hand() -> None:
     vectors = torch.eye(2)
     loss = losses.distil(losses.Encoded(vectors * 0, vectors, taught=torch.zeros(2, 2)))
     torch.testing.assert_close(loss, 2 * torch.tensor(2.0).log())
-    certain = losses.distil(
-        losses.Encoded(vectors, vectors, taught=vectors), model_temperature=0.01, teacher_temperature=0.01
-    )
-    assert certain.item() < 1e-6
+    cold = {"model_temperature": 0.01, "teacher_temperature": 0.01}
+    assert losses.distil(losses.Encoded(vectors, vectors, taught=vectors), **cold).item() < 1e-6
 
 
 def test_distil_of_bags_by_hand() -> None:
     """Bags that no document knows add ln 2 in each direction, times their weight."""
     vectors, cold = torch.eye(3)[:2], {"model_temperature": 0.01, "teacher_temperature": 0.01}
-    encoded = losses.Encoded(
-        vectors, vectors, query_bag=torch.tensor([[False, False, True]] * 2), taught=vectors @ vectors.T
-    )
+    bag = torch.tensor([[False, False, True]] * 2)
+    encoded = losses.Encoded(vectors, vectors, query_bag=bag, taught=vectors @ vectors.T)
     assert losses.distil(encoded, **cold).item() < 1e-6
     loss = losses.distil(encoded, nonparametric=0.5, **cold)
     torch.testing.assert_close(loss, 0.5 * 2 * torch.tensor(2.0).log())

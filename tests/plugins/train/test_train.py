@@ -368,9 +368,8 @@ def test_no_room_for_the_images_says_how_much_is_needed(corpus, tmp_path, monkey
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    with pytest.raises(
-        ArtefactError, match=rf"stored-pixels-training-\w{{16}}.npy: the disk is full \({12 * 16 * 16 * 3:,} bytes need"
-    ):
+    expected = rf"stored-pixels-training-\w{{16}}.npy: the disk is full \({12 * 16 * 16 * 3:,} bytes need"
+    with pytest.raises(ArtefactError, match=expected):
         train(recipe_of(corpus), tmp_path, device="cpu")
     assert not list(tmp_path.glob("stored-*"))
 
