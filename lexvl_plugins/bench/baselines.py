@@ -185,12 +185,9 @@ def search_seismic(shards: str, queries: str, exact: str) -> Ready:
     inputs = read_inputs(shards, queries, exact)
     documents, string = inputs.documents, seismic.get_seismic_string()
     dataset = seismic.SeismicDataset()
-    dataset.add_documents_by_id(
-        list(map(str, range(documents.shape[0]))),
-        documents.indices.astype(np.int64),
-        documents.data.astype(np.float32),
-        documents.indptr.astype(np.int64),
-    )
+    dims, weights = documents.indices.astype(np.int64), documents.data.astype(np.float32)
+    ids = list(map(str, range(documents.shape[0])))
+    dataset.add_documents_by_id(ids, dims, weights, documents.indptr.astype(np.int64))
     index = seismic.SeismicIndex.build_from_dataset(dataset)
 
     def search(cut: int, factor: float, dims: np.ndarray, weights: np.ndarray, hits: int) -> list[int]:

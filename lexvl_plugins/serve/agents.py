@@ -290,7 +290,8 @@ async def run_stdio(service: Service) -> None:
 
 def build_tools_app(service: Service) -> FastAPI:
     """The protocol over HTTP at `/mcp`: each request by itself, without sessions; `Guard` checks hosts and bodies."""
-    kind = {"json_response": True, "stateless": True, "max_request_body_size": sys.maxsize}  # `Guard` counts bodies
+    kind: dict[str, Any] = {"json_response": True, "stateless": True}
+    kind["max_request_body_size"] = sys.maxsize  # `Guard` counts the bytes of bodies
     manager = StreamableHTTPSessionManager(build_tools(service), **kind)
 
     @asynccontextmanager

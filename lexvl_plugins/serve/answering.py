@@ -211,8 +211,7 @@ def list_weights(query: Any) -> messages.Embedding:
     """Term -> weight, the heaviest first, or the numbers of a dense vector."""
     if isinstance(query, ImpactQuery):
         return dict(sorted(query.vector.items(), key=lambda pair: (-pair[1], pair[0])))
-    numbers: list[float] = query.vector.tolist()
-    return numbers
+    return list(query.vector.tolist())
 
 
 def choose_words(index: LiveIndex, question: messages.Question) -> str:

@@ -334,12 +334,9 @@ class _Site:
         self._write_part("page", "site", {**description, "examples": examples, "samples": self.samples})
         self.sizes["page"] += write_page(self.folder)
         write_json(self.folder / MARK, {"format": FORMAT, "documents": len(self.ids), "version": __version__})
-        return {
-            "documents": len(self.ids),
-            "postings": self.impacts.nnz,
-            **{f"{what}, bytes": size for what, size in self.sizes.items()},
-            "bytes": sum(self.sizes.values()),
-        }
+        sizes = {f"{what}, bytes": size for what, size in self.sizes.items()}
+        sizes["bytes"] = sum(self.sizes.values())
+        return {"documents": len(self.ids), "postings": self.impacts.nnz, **sizes}
 
     def _write_part(self, what: str, name: str, content: Any) -> None:
         """Writes the data file `name`, and counts its bytes."""

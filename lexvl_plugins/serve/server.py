@@ -266,10 +266,9 @@ CHALLENGES = ('Bearer realm="LexVL"', 'Basic realm="LexVL", charset="UTF-8"')
 # Methods that a log line names; a client may send any other word.
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
-# Connections that wait for the server to accept them.
+# Connections that wait for the server to accept them; seconds that one without a request stays open, and that requests
+# have to end when the server ends.
 BACKLOG = 512
-
-# Seconds that a connection without a request stays open, and that requests have to end when the server ends.
 KEEP_ALIVE_S = 15
 SHUTDOWN_S = 3
 

@@ -335,10 +335,8 @@ class TestMTEB:
         from lexvl_plugins.exchange.adapters.mteb_search import PackagedSearch
 
         search = PackagedSearch("lexvl/demo-vdr", encoder="vdr-crossmodal")
-        for task, direction in (
-            (retrieval.MockAny2AnyRetrievalI2TTask(), "image-to-text"),
-            (retrieval.MockAny2AnyRetrievalT2ITask(), "text-to-image"),
-        ):
+        tasks = retrieval.MockAny2AnyRetrievalI2TTask(), retrieval.MockAny2AnyRetrievalT2ITask()
+        for task, direction in zip(tasks, ("image-to-text", "text-to-image"), strict=True):
             task.load_data()
             [corpora] = task.dataset.values()
             search.index(corpora["test"]["corpus"], task_metadata=task.metadata)

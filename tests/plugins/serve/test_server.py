@@ -121,10 +121,8 @@ def test_each_product_names_its_field(tmp_path: Path) -> None:
     shelf = Shelf(name_indexes([tmp_path / "served"], [], "cpu", None))
     try:
         service = Service(shelf)
-        for text, expected in (
-            ("a boat", {"text:boat": "text", "title:boat": "title"}),
-            ("+text:boat title:boat^2", {"text:boat": "text", "title:boat": "title"}),
-        ):
+        expected = {"text:boat": "text", "title:boat": "title"}
+        for text in ("a boat", "+text:boat title:boat^2"):
             question = Question(index="served", text=text)
             answer = service.answer(question)
             assert answer.hits[0].doc_id == "d1" and {chip.term for chip in answer.chips} == set(expected)

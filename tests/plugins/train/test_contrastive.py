@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -400,11 +401,8 @@ def test_losses_equal_their_equations_written_as_loops():
         losses.splade_in_batch: sum(nll(i, i, [*range(count), *own[i]]) for i in range(count)) / count,
         losses.splade_shared_negatives: sum(nll(i, i, every[count:]) for i in range(count)) / count,
     }
-    errors = [
-        (score(i, i) - score(i, own[i][k]) - taught[i][0] + taught[i][1 + k]) ** 2
-        for i in range(count)
-        for k in range(negatives)
-    ]
+    every_own = product(range(count), range(negatives))
+    errors = [(score(i, i) - score(i, own[i][k]) - taught[i][0] + taught[i][1 + k]) ** 2 for i, k in every_own]
     expected[losses.splade_margin_mse] = sum(errors) / len(errors)
     wrong = [[score(i, j) - taught[i][k] for k, j in enumerate((i, *own[i]))] for i in range(count)]
     pairs = [(a - b) ** 2 for row in wrong for a in row for b in row]
