@@ -152,12 +152,9 @@ def search_sindi(shards: str, queries: str, exact: str, pruned: bool) -> Ready:
     of_index = {"dtype": "sparse", "metric_type": "ip", "dim": documents.shape[1], "index_param": settings}
     pyvsag.set_logger_off()
     index = pyvsag.Index("sindi", orjson.dumps(of_index).decode())
-    index.build(
-        index_pointers=documents.indptr.astype(np.uint32),
-        indices=documents.indices.astype(np.uint32),
-        values=documents.data.astype(np.float32),
-        ids=np.arange(documents.shape[0]),
-    )
+    pointers, dims = documents.indptr.astype(np.uint32), documents.indices.astype(np.uint32)
+    stored = {"values": documents.data.astype(np.float32), "ids": np.arange(documents.shape[0])}
+    index.build(index_pointers=pointers, indices=dims, **stored)
 
     def search(pruning: float, candidates: float, dims: np.ndarray, weights: np.ndarray, hits: int) -> np.ndarray:
         parameters = {"query_prune_ratio": pruning, "n_candidate": round(candidates * hits)}

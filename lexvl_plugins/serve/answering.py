@@ -167,12 +167,9 @@ class Service:
             if kind == "text":
                 raise UsageError(f"index {index.served.name!r} is for BM25: its queries are words, without vectors")
             pictures = [self.sent.get(picture_id) for picture_id in request.pictures]
-            return messages.Embeddings(
-                index=request.index,
-                kind=kind,
-                texts=embed_pieces(partial(queries.encode_texts, index), request.texts),
-                pictures=embed_pieces(partial(queries.encode_pictures, index), pictures),
-            )
+            texts = embed_pieces(partial(queries.encode_texts, index), request.texts)
+            shown = embed_pieces(partial(queries.encode_pictures, index), pictures)
+            return messages.Embeddings(index=request.index, kind=kind, texts=texts, pictures=shown)
 
 
 def search(index: LiveIndex, question: messages.Question, read: ReadQuery) -> tuple[RankedList, bool, list[str]]:

@@ -75,13 +75,8 @@ FAILURES: dict[int | str, dict[str, Any]] = {status: {"model": ApiFailure} for s
 
 def build_app(service: Service) -> FastAPI:
     """The application over a service."""
-    app = FastAPI(
-        title="LexVL search",
-        version=__version__,
-        description="Searches lexical and dense indexes of pictures and texts. Errors are one line in `error`.",
-        docs_url=None,
-        redoc_url=None,
-    )
+    about = "Searches lexical and dense indexes of pictures and texts. Errors are one line in `error`."
+    app = FastAPI(title="LexVL search", version=__version__, description=about, docs_url=None, redoc_url=None)
     add_errors(app)
     add_page(app)
     add_health(app, service)
@@ -496,16 +491,7 @@ def build_server(
     app: FastAPI, names: Sequence[str], keys: ApiKeys | None = None, log_requests: bool = False
 ) -> uvicorn.Server:
     """A server that runs by `server.run(sockets=[open_socket(...)])`, until the process gets SIGINT or SIGTERM."""
-    config = uvicorn.Config(
-        Guard(app, names, keys, log_requests),
-        http="h11",
-        ws="none",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=SHUTDOWN_S,
-        backlog=BACKLOG,
-    )
-    return uvicorn.Server(config)
+    without = dict.fromkeys(("access_log", "server_header", "proxy_headers"), False)
+    limited = {"timeout_keep_alive": KEEP_ALIVE_S, "timeout_graceful_shutdown": SHUTDOWN_S, "backlog": BACKLOG}
+    options: dict[str, Any] = {"http": "h11", "ws": "none", "log_level": "warning", **without, **limited}
+    return uvicorn.Server(uvicorn.Config(Guard(app, names, keys, log_requests), **options))

@@ -162,15 +162,10 @@ def make_patches(settings: model_settings.ImageSettings | model_settings.SwinSet
 
     network: Any
     if isinstance(settings, model_settings.SwinSettings):
-        config = transformers.Swinv2Config(
-            image_size=settings.resolution,
-            patch_size=settings.patch_size,
-            embed_dim=settings.width,
-            depths=list(settings.depths),
-            num_heads=list(settings.heads),
-            window_size=settings.window,
-            drop_path_rate=settings.drop_path,
-        )
+        cells = {"image_size": settings.resolution, "patch_size": settings.patch_size, "window_size": settings.window}
+        blocks = {"depths": list(settings.depths), "num_heads": list(settings.heads), "embed_dim": settings.width}
+        shape: dict[str, Any] = {**cells, **blocks, "drop_path_rate": settings.drop_path}
+        config = transformers.Swinv2Config(**shape)
         config.num_labels = joint
         network = transformers.Swinv2ForImageClassification(config)
     else:

@@ -362,13 +362,9 @@ def test_a_line_of_json_for_each_request_without_what_users_wrote(guarded, caplo
 
     wait_for(lambda: len(read_lines()) >= 5)  # a line is written after its answer
     lines = read_lines()
-    assert [(line["method"], line["path"], line["status"]) for line in lines] == [
-        ("POST", "/api/search", 200),
-        ("GET", "/api/suggest", 200),
-        ("GET", "/api/pictures/{picture_id}", 404),
-        (None, None, 404),
-        ("GET", None, 401),
-    ]
+    expected = [("POST", "/api/search", 200), ("GET", "/api/suggest", 200), ("GET", "/api/pictures/{picture_id}", 404)]
+    expected += [(None, None, 404), ("GET", None, 401)]
+    assert [(line["method"], line["path"], line["status"]) for line in lines] == expected
     assert list(lines[0]) == ["time", "method", "path", "status", "ms", "received", "sent", "key"]
     assert lines[0]["received"] == len(QUESTION) and lines[0]["sent"] > 100 and lines[0]["ms"] > 0
     assert lines[0]["key"] == lines[1]["key"] != lines[4]["key"] is None
