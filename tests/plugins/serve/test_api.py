@@ -347,11 +347,13 @@ def test_what_is_kept_is_bounded_by_its_bytes_and_those_of_its_names(monkeypatch
     assert [kept.get(number) for number in range(6)] == [None, None, 2, 3, 4, 5]
 
 
-def test_a_picture_of_many_pixels_or_scans_is_refused_and_a_slow_decoder_is_killed(client, monkeypatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(limits, "UPLOAD_PIXELS", 1000)
-        status, reason = send_picture(client, png(painted(65, 64)))
+def test_pictures_with_too_many_pixels_are_refused_before_they_are_decoded(client, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "UPLOAD_PIXELS", 1000)
+    status, reason = send_picture(client, png(painted(65, 64)))
     assert status == 400 and "more than the limit of 1,000" in reason
+
+
+def test_a_picture_of_many_scans_is_refused_and_a_slow_decoder_is_killed(client, monkeypatch) -> None:
     jpeg = save(painted(64, 48, green=(0, 0, 9, 9)), "JPEG", progressive=True)
     assert send_picture(client, jpeg)[0] == 200
     last = jpeg[jpeg.rindex(b"\xff\xda") : -2]
