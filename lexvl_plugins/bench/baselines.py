@@ -152,12 +152,9 @@ def search_sindi(shards: str, queries: str, exact: str, pruned: bool) -> Ready:
     of_index = {"dtype": "sparse", "metric_type": "ip", "dim": documents.shape[1], "index_param": settings}
     pyvsag.set_logger_off()
     index = pyvsag.Index("sindi", orjson.dumps(of_index).decode())
-    index.build(
-        index_pointers=documents.indptr.astype(np.uint32),
-        indices=documents.indices.astype(np.uint32),
-        values=documents.data.astype(np.float32),
-        ids=np.arange(documents.shape[0]),
-    )
+    pointers, dims = documents.indptr.astype(np.uint32), documents.indices.astype(np.uint32)
+    stored = {"values": documents.data.astype(np.float32), "ids": np.arange(documents.shape[0])}
+    index.build(index_pointers=pointers, indices=dims, **stored)
 
     def search(pruning: float, candidates: float, dims: np.ndarray, weights: np.ndarray, hits: int) -> np.ndarray:
         parameters = {"query_prune_ratio": pruning, "n_candidate": round(candidates * hits)}
@@ -185,12 +182,9 @@ def search_seismic(shards: str, queries: str, exact: str) -> Ready:
     inputs = read_inputs(shards, queries, exact)
     documents, string = inputs.documents, seismic.get_seismic_string()
     dataset = seismic.SeismicDataset()
-    dataset.add_documents_by_id(
-        list(map(str, range(documents.shape[0]))),
-        documents.indices.astype(np.int64),
-        documents.data.astype(np.float32),
-        documents.indptr.astype(np.int64),
-    )
+    dims, weights = documents.indices.astype(np.int64), documents.data.astype(np.float32)
+    ids = list(map(str, range(documents.shape[0])))
+    dataset.add_documents_by_id(ids, dims, weights, documents.indptr.astype(np.int64))
     index = seismic.SeismicIndex.build_from_dataset(dataset)
 
     def search(cut: int, factor: float, dims: np.ndarray, weights: np.ndarray, hits: int) -> list[int]:

@@ -163,19 +163,15 @@ class Suite(NamedTuple):
     options: frozenset[str]
 
 
-SYNTHETIC = frozenset({"documents", "shape", "terms", "workdir", "seed"})
+INDEXED = frozenset(["documents", "shape", "terms", "workdir", "seed", "shards", "system", "repeats", "threads"])
+PROTOCOL = frozenset(["protocol", "shards", "dense_shards", "topics", "query_count", "repeats", "data_dir", "workdir"])
 QUERIES = frozenset({"query_count", "query_terms", "hits"})
 SUITES: Mapping[str, Suite] = {
-    "index": Suite(f"{__package__}.index:measure", SYNTHETIC | {"shards", "system", "repeats", "threads"}),
+    "index": Suite(f"{__package__}.index:measure", INDEXED),
     "overhead": Suite(f"{__package__}.command:measure_overhead", frozenset({"documents", "encoder", "checkpoint"})),
     "overview": Suite(f"{__package__}.overview:measure", frozenset({"workdir", "seed"})),
-    "protocol": Suite(
-        f"{__package__}.protocols:measure",
-        frozenset({"protocol", "shards", "dense_shards", "topics", "query_count", "repeats", "data_dir", "workdir"}),
-    ),
-    "search": Suite(
-        f"{__package__}.search:measure", SYNTHETIC | QUERIES | {"shards", "queries", "system", "repeats", "threads"}
-    ),
+    "protocol": Suite(f"{__package__}.protocols:measure", PROTOCOL),
+    "search": Suite(f"{__package__}.search:measure", INDEXED | QUERIES | {"queries"}),
     "startup": Suite(f"{__package__}.command:measure_startup", frozenset({"repeats"})),
 }
 
@@ -206,15 +202,14 @@ def measure_startup(options: Options) -> Report:
         **{f"{hop}_help_s": ["-m", f"lexvl_anserini.{hop}", "--help"] for hop in ("encode", "index", "search")},
         "score_help_s": ["-m", "eval.score", "--help"],
     }
+
+    def time_interpreter(arguments: list[str]) -> float:
+        with Stopwatch() as watch:
+            subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+        return watch.wall_s
+
     runs = take_turns({name: partial(time_interpreter, case) for name, case in cases.items()}, options.repeats or 5)
     return Report({name: round(median(seconds), 3) for name, seconds in runs.items()})
-
-
-def time_interpreter(arguments: list[str]) -> float:
-    """The wall seconds of an interpreter with these arguments."""
-    with Stopwatch() as watch:
-        subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
-    return watch.wall_s
 
 
 def measure_overhead(options: Options) -> Report:

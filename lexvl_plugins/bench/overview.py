@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lexvl_plugins.bench import index, search
-from lexvl_plugins.bench.command import Options, Ratio, Report
+from lexvl_plugins.bench.command import Options, Report
 
 # The clocks in the names of ratios.
 CLOCKS = ("CPU", "wall")
@@ -98,15 +98,10 @@ def rows(reports: Mapping[str, Report]) -> Iterator[dict[str, Any]]:
     """One row per goal: the ratio by CPU and by wall time, or by what its name says."""
     for goal in GOALS:
         ratios = {ratio.what: ratio for ratio in reports[goal.part].ratios}
-        values = {
-            f"by {clock} time" if "{}" in goal.ratio else "ratio": write_ratio(ratios[name])
-            for clock in CLOCKS
-            if (name := goal.ratio.format(clock)) in ratios
-        }
+        values = {}
+        for clock in CLOCKS:
+            if (ratio := ratios.get(goal.ratio.format(clock))) is not None:
+                spread = f" ({ratio.low:.2f} to {ratio.high:.2f})" if ratio.rounds > 1 else ""
+                values[f"by {clock} time" if "{}" in goal.ratio else "ratio"] = f"{ratio.median:.2f}{spread}"
         if values:
             yield {"figure": goal.text, "aim": goal.aim, **values}
-
-
-def write_ratio(ratio: Ratio) -> str:
-    """The median, and the range over rounds if there are several."""
-    return f"{ratio.median:.2f}" + (f" ({ratio.low:.2f} to {ratio.high:.2f})" if ratio.rounds > 1 else "")

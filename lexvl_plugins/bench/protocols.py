@@ -189,14 +189,8 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
         queries = encode_queries(model, chosen, manifest)
         row = count_sparsity(Path(shards), (query.vector for query in queries if isinstance(query, ImpactQuery)))
         sparsity = {"terms_per_query": round(row.terms_per_query, 1), "flops": round(row.flops, 2)}
-    facts = {
-        "label": source.label,
-        "queries": len(chosen),
-        "judged": source.judged and asdict(source.judged),
-        "remove_query": source.remove_query,
-        "sparsity": sparsity,
-        "notes": notes,
-    }
+    judged = {"judged": source.judged and asdict(source.judged), "remove_query": source.remove_query}
+    facts = {"label": source.label, "queries": len(chosen), **judged, "sparsity": sparsity, "notes": notes}
     return Ready(facts, respond)
 
 

@@ -31,13 +31,10 @@ def compare_latency(part: RowPart, work: prepared.Prepared, place: Workplace) ->
     report = measure(Options(protocol=work.system.protocol, shards=shards, dense_shards=dense_shards))
     lexical_row, dense_row = report.rows
     ratios = {ratio.what: ratio.median for ratio in report.ratios}
-    values = {
-        "queries per second": lexical_row["queries_per_s"],
-        "ms per query": lexical_row["total_ms"],
-        "dense ms per query": dense_row["total_ms"],
-        "times faster": ratios["dense / lexical: in all, per query"],
-        "times smaller": ratios["dense / lexical: index bytes"],
-    }
+    values = {"queries per second": lexical_row["queries_per_s"], "ms per query": lexical_row["total_ms"]}
+    values |= {"dense ms per query": dense_row["total_ms"]}
+    times = {"times faster": "in all, per query", "times smaller": "index bytes"}
+    values |= {name: ratios[f"dense / lexical: {what}"] for name, what in times.items()}
     measured = {name: values[name] for name in part.measures}
     return {"values": measured, "quantised": True, "documents": lexical_row["items"]}
 

@@ -291,10 +291,9 @@ class RayRunner(Runner):
             self.cores = [int(node["Resources"].get("CPU", 0)) for node in nodes]
             gpus = [node["Resources"].get("GPU", 0) for node in nodes]
             if max(gpus) < options.gpus or not any(self.cores):
-                there = f"the machines have {', '.join(f'{gpu:g}' for gpu in gpus)} GPUs"
-                raise UsageError(
-                    f"{self.address}: no machine of the cluster has {options.gpus:g} GPUs and a core; {there}"
-                )
+                wanted, there = f"{options.gpus:g} GPUs and a core", ", ".join(f"{gpu:g}" for gpu in gpus)
+                problem = f"no machine of the cluster has {wanted}; the machines have {there} GPUs"
+                raise UsageError(f"{self.address}: {problem}")
             for warning in check_nodes(dict(probe(self.ray, nodes)), str(Path.cwd())):
                 log.warning("%s", warning)
         except BaseException:
@@ -340,9 +339,8 @@ class RayRunner(Runner):
 
     def start_workers(self, make: Callable[[Any], Any], arguments: Sequence[Any]) -> Sequence[RunnerWorker]:
         """Actors on all machines; they reserve no core, so that the machines that are left have room for them."""
-        actor = self.ray.remote(HeldObject).options(
-            num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD"
-        )
+        endless = {"max_restarts": -1, "max_task_retries": -1}
+        actor = self.ray.remote(HeldObject).options(num_cpus=0, scheduling_strategy="SPREAD", **endless)
         around = Surroundings.read()
         workers = [_RayWorker(self, actor.remote(make, argument, around)) for argument in arguments]
         try:

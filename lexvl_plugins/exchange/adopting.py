@@ -44,9 +44,8 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
         raise ArtefactError(f"{index}: no Lucene index (no file segments_N in it)")
     if (version := read_version(index)) and version.created < min(jvm.LUCENE_LINES):
         steps = f"lexvl export-ciff {index} FILE.ciff; lexvl import FILE.ciff --output SHARDS; lexvl index SHARDS"
-        raise ArtefactError(
-            f"{index}: created by Lucene {version.created}, which stores ids otherwise; with Pyserini 1.6: {steps}"
-        )
+        why = f"created by Lucene {version.created}, which stores ids otherwise"
+        raise ArtefactError(f"{index}: {why}; with Pyserini 1.6: {steps}")
     # Before the index is read: the commit of Lucene is what identifies its documents.
     request = settings.make_request(index.resolve().name, read_commit_id(index) or "")
     quantiser = keep_integers(Quantiser.from_json(request.quantiser))

@@ -230,7 +230,11 @@ class CiffVectors:
         self._path, self._span = path, span
         with ciff_errors(path), open_packed(path) as source:
             messages = Messages(source, path)
-            lists, self.documents = self._read_header(messages)
+            header = messages.read_fields("the header", HEADER_TYPES)
+            version, lists, self.documents = (header.get(field, 0) for field in (1, 2, 3))
+            if version != VERSION or lists < 0 or not 0 < self.documents < 1 << 31:
+                held = f"version {version}, num_postings_lists {lists}, num_docs {self.documents}"
+                raise DataError(f"{path}: header with {held}; expected version {VERSION} and at least one document")
             self._spill = Spill(room / "postings.part", self.documents, span)
             terms = [self._read_list(messages, number, lists) for number in range(lists)]
             self._ids = self._read_records(messages, escape_ids)
@@ -238,15 +242,6 @@ class CiffVectors:
                 last = f"document record {self.documents:,}, the header's last"
                 raise DataError(f"{path}: more after {last}, expected the end of the file; export it again")
         self.terms: Sequence[str] = Vocabulary(terms, str(path)).terms
-
-    def _read_header(self, messages: Messages) -> tuple[int, int]:
-        """Returns the number of postings lists and of documents."""
-        header = messages.read_fields("the header", HEADER_TYPES)
-        version, lists, documents = (header.get(field, 0) for field in (1, 2, 3))
-        if version != VERSION or lists < 0 or not 0 < documents < 1 << 31:
-            held = f"version {version}, num_postings_lists {lists}, num_docs {documents}"
-            raise DataError(f"{self._path}: header with {held}; expected version {VERSION} and at least one document")
-        return lists, documents
 
     def _read_list(self, messages: Messages, dimension: int, lists: int) -> str:
         """Reads a postings list, keeps its postings, and returns its term."""

@@ -123,7 +123,13 @@ class MatrixVectors:
         if ids is None or terms is None:
             raise UsageError(f"{source}: a matrix has neither ids nor terms; give --ids, and --vocabulary or --encoder")
         matrix, listed = read_matrix(source), read_entries(ids, "id")
-        matrix = _leave_out_padding(matrix, len(terms), source) if tokens else matrix
+        if tokens:  # encoders read a matrix of theirs with rows of padding after them
+            from lexvl_anserini.encoders.families.splade import is_padded
+
+            if is_padded(width := matrix.shape[1], len(terms)):
+                which = f"{len(terms):,} of {width:,} columns are tokens"
+                log_once(f"{source}: {which}; the others are padding and left out")
+                matrix = matrix[:, : len(terms)]
         self._ids = [check_id(name, f"{ids} line {number}", escape_ids) for number, name in listed.items()]
         if matrix.shape != (len(self._ids), len(terms)):
             shape = f"a matrix of {matrix.shape[0]:,} rows and {matrix.shape[1]:,} columns"
@@ -143,16 +149,6 @@ class MatrixVectors:
             ids, rows = self._ids[first : first + self._span], self._matrix[first : first + self._span]
             yield _build_shard(rows, ids, [""] * len(ids), [{}] * len(ids), self.integers)
             progress(len(ids))
-
-
-def _leave_out_padding(matrix: sparse.csr_matrix, tokens: int, source: Path) -> sparse.csr_matrix:
-    """The columns of tokens, as encoders read a matrix of theirs with rows of padding after them."""
-    from lexvl_anserini.encoders.families.splade import is_padded
-
-    if not is_padded(matrix.shape[1], tokens):
-        return matrix
-    log_once(f"{source}: {tokens:,} of {matrix.shape[1]:,} columns are tokens; the others are padding and left out")
-    return matrix[:, :tokens]
 
 
 def check_impact(source: Path, most: int) -> None:

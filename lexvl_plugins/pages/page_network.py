@@ -109,9 +109,8 @@ def read_tiles(folder: Path, side: int) -> Tiles:
     sizes = ((described.get("size"), Tiles.longest), (described.get("max_image_size"), side))
     longest, tile = (size.get("longest_edge") if isinstance(size, Mapping) else usual for size, usual in sizes)
     if tile != side or not isinstance(longest, int) or not side <= longest <= LONGEST:
-        raise CheckpointError(
-            f"{path}: tiles of {tile} pixels in {longest}; it reads tiles of {side}, at most in {LONGEST}"
-        )
+        expected = f"it reads tiles of {side}, at most in {LONGEST}"
+        raise CheckpointError(f"{path}: tiles of {tile} pixels in {longest}; {expected}")
     mean, std = (described.get(key, HALF) for key in ("image_mean", "image_std"))
     resample = described.get("resample", LANCZOS)
     if not (is_colour(mean) and is_colour(std) and all(std) and type(resample) is int and resample in FILTERS):
@@ -146,10 +145,8 @@ class PageNetwork(nn.Module):
         text = self.prompt.replace(IMAGE, write_tiles(rows, columns, self.model.image_seq_len))
         ids = torch.tensor(self.reader([text]))
         if ids.eq(self.model.config.image_token_id).sum() < (rows * columns + 1) * self.model.image_seq_len:
-            raise CheckpointError(
-                f"a page of {rows} x {columns} tiles and the prompt have more tokens than the {self.reader.max_length} "
-                "positions of the model"
-            )
+            page, most = f"a page of {rows} x {columns} tiles and the prompt", self.reader.max_length
+            raise CheckpointError(f"{page} have more tokens than the {most} positions of the model")
         return ids
 
     def select_cells(self, states: Tensor, layout: Tensor) -> Tensor:
@@ -169,10 +166,8 @@ def write_tiles(rows: int, columns: int, cells: int) -> str:
     whole = f"{AROUND}{WHOLE}{IMAGE * cells}{AROUND}"
     if rows == 0:
         return whole
-    lines = (
-        "".join(f"{AROUND}<row_{row + 1}_col_{column + 1}>{IMAGE * cells}" for column in range(columns))
-        for row in range(rows)
-    )
+    tile = f"{AROUND}<row_{{}}_col_{{}}>{IMAGE * cells}"
+    lines = ("".join(tile.format(row + 1, column + 1) for column in range(columns)) for row in range(rows))
     return "".join(f"{line}\n" for line in lines) + f"\n{whole}"
 
 

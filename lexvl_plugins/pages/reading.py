@@ -118,9 +118,8 @@ def wait_for(call: Future[Any], where: str) -> Any:
         if code == -signal.SIGPROF:
             raise Overdue(f"{where}: more than {limits.seconds:g} s of CPU time ({SECONDS})") from problem
         ending = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
-        raise DataError(
-            f"{where}: its reading crashed ({ending}), perhaps beyond {limits.gigabytes:g} GB of memory ({GIGABYTES})"
-        ) from problem
+        perhaps = f"perhaps beyond {limits.gigabytes:g} GB of memory ({GIGABYTES})"
+        raise DataError(f"{where}: its reading crashed ({ending}), {perhaps}") from problem
 
 
 @cache

@@ -172,21 +172,13 @@ def norm(name: str, width: int) -> Shapes:
 def list_text(shape: PageShape, size: int) -> Shapes:
     """The weights of ModernBERT, whose embeddings are in two matrices."""
     width, inner = shape.text["hidden_size"], shape.text["intermediate_size"]
-    layer: Shapes = {
-        "attn.Wqkv": (3 * width, width),
-        "attn.Wo": (width, width),
-        "mlp.Wi": (2 * inner, width),
-        "mlp.Wo": (width, inner),
-        "mlp_norm": (width,),
-        "attn_norm": (width,),
-    }
+    layer: Shapes = {"attn.Wqkv": (3 * width, width), "attn.Wo": (width, width), "attn_norm": (width,)}
+    layer |= {"mlp.Wi": (2 * inner, width), "mlp.Wo": (width, inner), "mlp_norm": (width,)}
     names = {f"layers.{n}.{part}": s for n in range(shape.text["num_hidden_layers"]) for part, s in layer.items()}
     del names["layers.0.attn_norm"]  # the embeddings have a norm of their own
     names |= {"embeddings.norm": (width,), "final_norm": (width,)}
-    return {f"text_model.{name}.weight": s for name, s in names.items()} | {
-        EMBEDDINGS: (size, width),
-        FURTHER: (shape.outer["additional_vocab_size"], width),
-    }
+    further: Shapes = {EMBEDDINGS: (size, width), FURTHER: (shape.outer["additional_vocab_size"], width)}
+    return {f"text_model.{name}.weight": s for name, s in names.items()} | further
 
 
 def list_image(shape: PageShape) -> Shapes:
@@ -205,9 +197,8 @@ def list_image(shape: PageShape) -> Shapes:
         names |= list_linear(f"{layer}.mlp.fc1", inner, width) | list_linear(f"{layer}.mlp.fc2", width, inner)
         for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
             names |= list_linear(f"{layer}.self_attn.{part}", width, width)
-    return {f"vision_model.{name}": s for name, s in names.items()} | {
-        f"{CONNECTOR}.proj.weight": (shape.text["hidden_size"], factor * factor * width)
-    }
+    projection = {f"{CONNECTOR}.proj.weight": (shape.text["hidden_size"], factor * factor * width)}
+    return {f"vision_model.{name}": s for name, s in names.items()} | projection
 
 
 def has_shape(weight: Tensor, shape: tuple[int | None, ...]) -> bool:

@@ -134,7 +134,8 @@ def read_pages(tables: PageTables, texts: bool, escape_ids: bool = False) -> Ite
         text = next((name for name in TEXT if name in schema.names), None)
         if texts and text is None:
             raise DataError(f"{path}: no text of pages ({' or '.join(TEXT)}); encode its pictures")
-        columns = [id_column, *([text] if text else []), *_choose_metadata(schema, id_column)]
+        columns = [id_column, *([text] if text else [])]  # and those of numbers and words, which become metadata
+        columns += [name for name in list_plain_columns(schema) if name not in {id_column, *TEXT, *QUERY}]
         for row, values in enumerate(read_rows(path, columns)):
             doc_id = check_id(values.pop(id_column), f"{path} row {row}", escape_ids)
             if not tables.pages and doc_id in seen:
@@ -210,11 +211,6 @@ def _read_queries(tables: PageTables) -> Iterator[tuple[Path, int, dict[str, Any
 def _choose_columns(schema: Schema, *wanted: Sequence[str]) -> list[str]:
     """The column of a table for each of what is needed."""
     return [next(name for name in choices if name in schema.names) for choices in wanted]
-
-
-def _choose_metadata(schema: Schema, id_column: str) -> list[str]:
-    """The columns of numbers and words that become metadata."""
-    return [name for name in list_plain_columns(schema) if name not in {id_column, *TEXT, *QUERY}]
 
 
 command = make_judged_command(

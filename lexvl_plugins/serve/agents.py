@@ -277,9 +277,8 @@ def build_tools(service: Service) -> Server[Any]:
             return write_failure(describe_failure(error, f"tool {params.name}")[1])
 
     instructions = f"{INSTRUCTIONS}\nIndexes: {', '.join(service.shelf.names)}."
-    return Server(
-        "lexvl", version=__version__, instructions=instructions, on_list_tools=list_tools, on_call_tool=call_tool
-    )
+    calls: dict[str, Any] = {"on_list_tools": list_tools, "on_call_tool": call_tool}
+    return Server("lexvl", version=__version__, instructions=instructions, **calls)
 
 
 async def run_stdio(service: Service) -> None:
@@ -291,10 +290,9 @@ async def run_stdio(service: Service) -> None:
 
 def build_tools_app(service: Service) -> FastAPI:
     """The protocol over HTTP at `/mcp`: each request by itself, without sessions; `Guard` checks hosts and bodies."""
-    # `Guard` counts the bytes of bodies.
-    manager = StreamableHTTPSessionManager(
-        build_tools(service), json_response=True, stateless=True, max_request_body_size=sys.maxsize
-    )
+    kind: dict[str, Any] = {"json_response": True, "stateless": True}
+    kind["max_request_body_size"] = sys.maxsize  # `Guard` counts the bytes of bodies
+    manager = StreamableHTTPSessionManager(build_tools(service), **kind)
 
     @asynccontextmanager
     async def run_manager(_: FastAPI) -> AsyncIterator[None]:

@@ -167,12 +167,9 @@ class Service:
             if kind == "text":
                 raise UsageError(f"index {index.served.name!r} is for BM25: its queries are words, without vectors")
             pictures = [self.sent.get(picture_id) for picture_id in request.pictures]
-            return messages.Embeddings(
-                index=request.index,
-                kind=kind,
-                texts=embed_pieces(partial(queries.encode_texts, index), request.texts),
-                pictures=embed_pieces(partial(queries.encode_pictures, index), pictures),
-            )
+            texts = embed_pieces(partial(queries.encode_texts, index), request.texts)
+            shown = embed_pieces(partial(queries.encode_pictures, index), pictures)
+            return messages.Embeddings(index=request.index, kind=kind, texts=texts, pictures=shown)
 
 
 def search(index: LiveIndex, question: messages.Question, read: ReadQuery) -> tuple[RankedList, bool, list[str]]:
@@ -183,10 +180,9 @@ def search(index: LiveIndex, question: messages.Question, read: ReadQuery) -> tu
         if where is not None:
             where = None
             ignored.append("filters")
-        if question.weights:
-            ignored.append("weights of terms")
-        if read.read_as == "text" and question.read_as == "auto" and queries.is_expression(question.text):
-            ignored.append("signs and factors of the expression")
+        signs = read.read_as == "text" and question.read_as == "auto" and queries.is_expression(question.text)
+        parts = {"weights of terms": question.weights, "signs and factors of the expression": signs}
+        ignored += [name for name, given in parts.items() if given]
     if question.min_score.strip() and query is not None:
         cut = parse_cut(question.min_score)
         if cut.relative and not lexical:
@@ -212,8 +208,7 @@ def list_weights(query: Any) -> messages.Embedding:
     """Term -> weight, the heaviest first, or the numbers of a dense vector."""
     if isinstance(query, ImpactQuery):
         return dict(sorted(query.vector.items(), key=lambda pair: (-pair[1], pair[0])))
-    numbers: list[float] = query.vector.tolist()
-    return numbers
+    return list(query.vector.tolist())
 
 
 def choose_words(index: LiveIndex, question: messages.Question) -> str:
@@ -227,9 +222,8 @@ def bound_scores(index: LiveIndex, read: ReadQuery) -> float | None:
     if not isinstance(read.query, ImpactQuery | TreeQuery):
         return None
     clause = build_clause(read.query)
-    return (
-        None if any(isinstance(node, Text) for node in walk(clause)) else compute_greatest_score(clause, index.impacts)
-    )
+    has_text = any(isinstance(node, Text) for node in walk(clause))
+    return None if has_text else compute_greatest_score(clause, index.impacts)
 
 
 def describe_index(index: LiveIndex, problem: str) -> messages.IndexDescription:
@@ -258,13 +252,9 @@ def describe_index(index: LiveIndex, problem: str) -> messages.IndexDescription:
 def show_hit(index: LiveIndex, hit: ScoredDoc) -> messages.ShownHit:
     """A hit with what is known of its document."""
     shown = index.corpus.documents.get(hit.doc_id, UNKNOWN)
-    known: dict[str, Any] = {
-        "title": shown.title,
-        "text": shown.text,
-        "picture": bool(shown.picture),
-        "metadata": dict(shown.metadata),
-    }
-    return messages.ShownHit(rank=hit.rank, doc_id=hit.doc_id, score=float(hit.score), **known)
+    known: dict[str, Any] = {"title": shown.title, "text": shown.text, "metadata": dict(shown.metadata)}
+    picture, score = bool(shown.picture), float(hit.score)
+    return messages.ShownHit(rank=hit.rank, doc_id=hit.doc_id, score=score, picture=picture, **known)
 
 
 def draw_map(index: LiveIndex, doc_id: str, picture: str, weights: Mapping[str, float]) -> messages.HeatMap:

@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.data.pictures.images import decode_picture, open_picture, raise_decoder_errors
 from lexvl_anserini.ground.errors import DataError
@@ -42,13 +42,10 @@ def decode(content: bytes) -> Image:
     call = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path}; from {__name__} import answer; answer()"]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     try:
-        child = subprocess.run(
-            call, input=order + content, capture_output=True, timeout=limits.DECODE_S, env=environment
-        )
+        limited: dict[str, Any] = {"timeout": limits.DECODE_S, "env": environment}
+        child = subprocess.run(call, input=order + content, capture_output=True, **limited)
     except subprocess.TimeoutExpired:
-        raise DataError(
-            f"the picture: not decoded within {limits.DECODE_S:.0f} s; save it anew, or scale it down"
-        ) from None
+        raise DataError(f"the picture: not decoded within {limits.DECODE_S:.0f} s; {REMEDY}") from None
     answer, pixels = child.stdout[: SIZE.size], child.stdout[SIZE.size :]
     if child.returncode or len(answer) < SIZE.size:
         raise DataError(f"the picture: its decoder crashed or took too much memory; {REMEDY}")
@@ -61,7 +58,10 @@ def answer() -> None:
     """The process: reads an order and a file from standard input, writes the picture or the reason to its output."""
     most, *costs = ORDER.unpack(sys.stdin.buffer.read(ORDER.size))
     content = sys.stdin.buffer.read()
-    limit_memory(most)
+    with suppress(ImportError, ValueError, OSError):  # a system without such limits
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
     try:
         picture = read_picture(content, *costs)
         reply = SIZE.pack(*picture.size) + picture.tobytes()
@@ -85,11 +85,3 @@ def read_picture(content: bytes, pixels: int, scans: int, side: int) -> Image:
         picture = decode_picture(opened, where, pixels)
     picture.thumbnail((side, side))
     return picture
-
-
-def limit_memory(most: int) -> None:
-    """Bounds the bytes of memory of this process, where the system can."""
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))

@@ -45,10 +45,8 @@ MOST_LETTERS = 60
 # Letters of a word that an example query begins with; words that begin alike are often forms of one.
 ALIKE = 3
 
-# Pictures of a corpus on a page without a query.
+# Pictures of a corpus on a page without a query; longest side in pixels by name.
 SAMPLES = 12
-
-# Longest side in pixels by name.
 SIDES = {"small": 320, "large": 1280}
 
 # Pictures up to this side are drawings or icons more often than photos, and are sent without loss.
@@ -77,8 +75,8 @@ class ShownCorpus(NamedTuple):
 
     def find_picture(self, doc_id: str) -> str:
         """The reference of a document's picture, whose name leads to the same file as when the corpus was read."""
-        document = self.documents.get(doc_id)
-        if document is None or document.picture is None:
+        document = self.documents.get(doc_id, UNKNOWN)
+        if document.picture is None:
             raise DataError(f"no picture of a document {doc_id[:80]!r}")
         if os.path.realpath(find_file(document.picture)) != document.file:
             raise DataError(f"the picture of document {doc_id[:80]!r} is another file now; start the server again")

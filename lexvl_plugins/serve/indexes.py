@@ -188,13 +188,8 @@ def copy_index(index: Path) -> Iterator[Path]:
     if not whole or size > ROOM * shutil.disk_usage(gettempdir()).free:
         if whole:
             remedy = "nothing may write into them: replace the folder as a whole, or set TMPDIR"
-            log.warning(
-                "%s: no room for a copy (%s bytes) in %s; its own files are served; %s",
-                index,
-                f"{size:,}",
-                gettempdir(),
-                remedy,
-            )
+            room = f"no room for a copy ({size:,} bytes) in {gettempdir()}; its own files are served"
+            log.warning("%s: %s; %s", index, room, remedy)
         yield index
         return
     with TemporaryDirectory(prefix="lexvl-served-") as folder:
@@ -238,8 +233,17 @@ def _finish(live: LiveIndex, before: LiveIndex | None) -> LiveIndex:
     except BaseException:
         live.close()
         raise
+
+    def verify() -> None:
+        try:
+            live.verify()
+        except LexvlError as error:
+            if not live.retired:
+                live.problem = error
+                log.error("%s", error)
+
     if before is None:
-        Thread(target=_verify, args=(live,), name="lexvl-verify", daemon=True).start()
+        Thread(target=verify, name="lexvl-verify", daemon=True).start()
     return live
 
 
@@ -260,16 +264,6 @@ def _open(served: ServedIndex, folder: Path, before: LiveIndex | None, state: Fo
     fields = read_report(folder).fields if manifest.kind == "impact" else {}
     metadata = {name: kind for name, kind in fields.items() if name.startswith("meta.")}
     return LiveIndex(served, state, searcher.opened(), corpus, terms, metadata, examples)
-
-
-def _verify(index: LiveIndex) -> None:
-    """Waits until the files of an index are open and compared with their checksums; a damaged one answers no more."""
-    try:
-        index.verify()
-    except LexvlError as error:
-        if not index.retired:
-            index.problem = error
-            log.error("%s", error)
 
 
 class Shelf:
@@ -360,9 +354,7 @@ class Shelf:
                 self._opening.discard(name)
             return
         with self._lock:
-            past = new if self._closed else old
-            if past is old:
-                self._open[name] = new
+            past, self._open[name] = (new, old) if self._closed else (old, new)
             self._failures.pop(name, None)
             self._opening.discard(name)
             past.retired = True

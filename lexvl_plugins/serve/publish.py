@@ -21,7 +21,7 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -50,7 +50,6 @@ from lexvl_plugins.serve.indexes import LiveIndex, ServedIndex, name_indexes, op
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.encoders.parts.images.vision import ImageTower
     from lexvl_anserini.ground.manifest import Manifest
     from lexvl_anserini.ground.records import Vocabulary
 
@@ -174,9 +173,8 @@ def pack_postings(impacts: Any) -> Iterator[tuple[int, str]]:
     for dimension in range(impacts.shape[0]):
         postings = slice(*impacts.indptr[dimension : dimension + 2])
         documents = impacts.indices[postings]
-        octets = split_numbers(
-            np.concatenate([[len(documents)], np.diff(documents, prepend=-1), impacts.data[postings]])
-        )
+        parts = [len(documents)], np.diff(documents, prepend=-1), impacts.data[postings]
+        octets = split_numbers(np.concatenate(parts))
         if pieces and size + len(octets) > RANGE:
             yield first, pack(np.concatenate(pieces))
             first, pieces, size = dimension, [], 0
@@ -212,18 +210,6 @@ def relate_terms(impacts: Any) -> list[list[int]]:
 Grids = tuple[dict[str, list[Any]], np.ndarray]
 
 
-def compute_grids(tower: ImageTower, picture: str, dimensions: list[int]) -> Grids:
-    """The activations of some terms in each cell of a picture."""
-    from lexvl_anserini.encoders.parts.images.grounding import compute_patch_activations
-
-    image = open_image(picture)
-    values = np.maximum(compute_patch_activations(tower, [image], dimensions)[0], 0)  # [rows, columns, terms]
-    rows, columns, terms = values.shape
-    region = measure_region(tower, image)
-    described: dict[str, list[Any]] = {"grid": [rows, columns], "region": region, "columns": dimensions}
-    return described, step(values.reshape(rows * columns, terms).T)
-
-
 def step(values: np.ndarray) -> np.ndarray:
     """Grids [terms, cells] of values >= 0 as uint8 [terms, 2 + cells].
 
@@ -236,12 +222,6 @@ def step(values: np.ndarray) -> np.ndarray:
     span = np.maximum(high - low, 1)
     steps = np.rint((values / greatest * ENDS - low[:, None]) / span[:, None] * STEPS)
     return np.column_stack([low, high, steps]).astype(np.uint8)
-
-
-def pack_grids(grids: Sequence[Grids | None]) -> dict[str, Any]:
-    """The grids of some documents as a data file: what the cells are of, and all cells in their order."""
-    cells = [picture[1].ravel() for picture in grids if picture is not None]
-    return {"of": [picture and picture[0] for picture in grids], "cells": pack(np.concatenate(cells))}
 
 
 FORMAT = "lexvl-site/1"
@@ -347,20 +327,16 @@ class _Site:
             self._write_documents(numbers)
             progress(len(numbers))
         maps = self.map_tower is not None and bool(self.sampled)
-        shown = describe_index(self.live, "").model_copy(
-            update={"corpus": "", "fields": [], "sends": False, "maps": maps}
-        )
+        hidden = {"corpus": "", "fields": [], "sends": False, "maps": maps}
+        shown = describe_index(self.live, "").model_copy(update=hidden)
         description = {"indexes": [shown.model_dump()], "version": __version__, "part": PART, "starts": starts}
         examples = list(self.publication.example or self.live.examples)
         self._write_part("page", "site", {**description, "examples": examples, "samples": self.samples})
         self.sizes["page"] += write_page(self.folder)
         write_json(self.folder / MARK, {"format": FORMAT, "documents": len(self.ids), "version": __version__})
-        return {
-            "documents": len(self.ids),
-            "postings": self.impacts.nnz,
-            **{f"{what}, bytes": size for what, size in self.sizes.items()},
-            "bytes": sum(self.sizes.values()),
-        }
+        sizes = {f"{what}, bytes": size for what, size in self.sizes.items()}
+        sizes["bytes"] = sum(self.sizes.values())
+        return {"documents": len(self.ids), "postings": self.impacts.nnz, **sizes}
 
     def _write_part(self, what: str, name: str, content: Any) -> None:
         """Writes the data file `name`, and counts its bytes."""
@@ -385,7 +361,8 @@ class _Site:
         number = numbers.start // PART
         self._write_part("documents", f"documents-{number}", rows)
         if any(maps):
-            self._write_part("maps", f"grids-{number}", pack_grids(maps))
+            cells = pack(np.concatenate([grids[1].ravel() for grids in maps if grids is not None]))
+            self._write_part("maps", f"grids-{number}", {"of": [grids and grids[0] for grids in maps], "cells": cells})
 
     def _write_picture(self, number: int, doc_id: str, document: ShownDocument) -> str:
         """Writes the thumbnail of a document; returns the suffix of its file, empty without a picture."""
@@ -407,7 +384,13 @@ class _Site:
         dimensions = [dimension for _, dimension in order[: self.publication.map_terms]]
         if self.map_tower is None or document.picture is None or not dimensions:
             return None
-        return compute_grids(self.map_tower, document.picture, dimensions)
+        from lexvl_anserini.encoders.parts.images.grounding import compute_patch_activations
+
+        image = open_image(document.picture)
+        values = np.maximum(compute_patch_activations(self.map_tower, [image], dimensions)[0], 0)
+        rows, columns, terms = values.shape
+        region = measure_region(self.map_tower, image)
+        return {"grid": [rows, columns], "region": region, "columns": dimensions}, step(values.reshape(-1, terms).T)
 
 
 def write_page(site: Path) -> int:
@@ -459,9 +442,8 @@ def command(
     [served] = name_indexes([index], [checkpoint] if checkpoint else [], device, data_dir, options)
     with cli.progress_bar(f"publish {index}", None, "documents") as progress:
         rows = publish(replace(served, name=name or served.name), site, publication, overwrite, progress)
-    cli.print_rows(
-        {"site": str(site / "index.html"), **rows, "seconds": round(time.perf_counter() - started, 2)}, style
-    )
+    rows = {"site": str(site / "index.html"), **rows, "seconds": round(time.perf_counter() - started, 2)}
+    cli.print_rows(rows, style)
 
 
 if __name__ == "__main__":

@@ -80,9 +80,9 @@ def reweigh(clause: clauses.Clause, weights: Mapping[str, int]) -> clauses.Claus
         if isinstance(clause, clauses.Term) and clause.term in weights:
             weight = weights[clause.term]
             return replace(clause, weight=weight) if weight else clauses.Unscored(clauses.Term(clause.term))
-        return (
-            clauses.Impacts(change_weights(clause.vector, weights)) if isinstance(clause, clauses.Impacts) else clause
-        )
+        if isinstance(clause, clauses.Impacts):
+            return clauses.Impacts(change_weights(clause.vector, weights))
+        return clause
 
     return clauses.replace_leaves(clause, replace_leaf)
 

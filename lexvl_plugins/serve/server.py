@@ -75,13 +75,8 @@ FAILURES: dict[int | str, dict[str, Any]] = {status: {"model": ApiFailure} for s
 
 def build_app(service: Service) -> FastAPI:
     """The application over a service."""
-    app = FastAPI(
-        title="LexVL search",
-        version=__version__,
-        description="Searches lexical and dense indexes of pictures and texts. Errors are one line in `error`.",
-        docs_url=None,
-        redoc_url=None,
-    )
+    about = "Searches lexical and dense indexes of pictures and texts. Errors are one line in `error`."
+    app = FastAPI(title="LexVL search", version=__version__, description=about, docs_url=None, redoc_url=None)
     add_errors(app)
     add_page(app)
     add_health(app, service)
@@ -185,11 +180,6 @@ class Threads:
         return work.result()
 
 
-def measure_texts(request: EmbedQuestion) -> int:
-    """What vectors cost, in characters; a picture counts as the longest text."""
-    return sum(map(len, request.texts)) + limits.MOST_CHARACTERS * len(request.pictures)
-
-
 def add_health(app: FastAPI, service: Service) -> None:
     """Whether the server runs, and whether all of its indexes answer: for those who start it, without a key."""
 
@@ -208,7 +198,9 @@ def add_health(app: FastAPI, service: Service) -> None:
 def add_searches(app: FastAPI, service: Service) -> None:
     """Searches, products, maps, suggestions, vectors: each path has a name in the description, threads, and a call."""
     searches, maps = Threads(limits.SEARCHES), Threads(limits.MAPS)
-    embeds = Threads(limits.EMBEDS, limits.EMBEDDED, measure_texts)
+
+    def measure_texts(request: EmbedQuestion) -> int:  # a picture counts as the longest text
+        return sum(map(len, request.texts)) + limits.MOST_CHARACTERS * len(request.pictures)
 
     def build_endpoint(threads: Threads, call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)  # with the signature that FastAPI reads
@@ -217,6 +209,7 @@ def add_searches(app: FastAPI, service: Service) -> None:
 
         return answer
 
+    embeds = Threads(limits.EMBEDS, limits.EMBEDDED, measure_texts)
     for method, path, name, threads, call in (
         ("GET", "/api/indexes", "indexes", searches, service.describe),
         ("POST", "/api/search", "search", searches, service.answer),
@@ -268,10 +261,9 @@ CHALLENGES = ('Bearer realm="LexVL"', 'Basic realm="LexVL", charset="UTF-8"')
 # Methods that a log line names; a client may send any other word.
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
-# Connections that wait for the server to accept them.
+# Connections that wait for the server to accept them; seconds that one without a request stays open, and that requests
+# have to end when the server ends.
 BACKLOG = 512
-
-# Seconds that a connection without a request stays open, and that requests have to end when the server ends.
 KEEP_ALIVE_S = 15
 SHUTDOWN_S = 3
 
@@ -284,8 +276,6 @@ HEADERS: Mapping[bytes, bytes] = {
     b"cross-origin-resource-policy": b"same-origin",
     b"cross-origin-opener-policy": b"same-origin",
 }
-
-OTHER_SITE = "the request comes from a page of another site"
 
 # The rest of a body is not read after a refusal.
 CLOSE = {"connection": "close"}
@@ -346,9 +336,8 @@ def check_address(host: str, keys: ApiKeys | None, insecure: bool) -> None:
     if is_address(host) and ip_address(host).is_loopback or host == "localhost":
         return
     if keys is None:
-        log.warning(
-            "--host %s: whoever reaches this machine can search and see the pictures; there is no password", host
-        )
+        open_to = "whoever reaches this machine can search and see the pictures; there is no password"
+        log.warning("--host %s: %s", host, open_to)
     elif not insecure:
         raise UsageError(f"--keys with --host {host}: plain HTTP shows keys to the network; use a proxy, or --insecure")
 
@@ -448,11 +437,10 @@ class Guard:
             return None
         # A link from another site may lead to the page.
         followed = scope["method"] == "GET" and scope["path"] == "/" and headers.get(b"sec-fetch-mode") == b"navigate"
-        if headers.get(b"sec-fetch-site") == b"cross-site" and not followed:
-            return 403, OTHER_SITE
         origin = headers.get(b"origin")
-        if origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
-            return 403, OTHER_SITE
+        foreign = origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host
+        if foreign or headers.get(b"sec-fetch-site") == b"cross-site" and not followed:
+            return 403, "the request comes from a page of another site"
         if self.keys is not None:
             scope["key"] = self.keys.find_name(headers.get(b"authorization", b""))
             if scope["key"] is None:
@@ -492,12 +480,10 @@ def format_url(listener: socket.socket) -> str:
 
 def raise_open_files() -> None:
     """Lets the process have as many open connections as the system permits."""
-    try:
+    with suppress(ImportError, ValueError, OSError):  # macOS has a lower limit than it says
         import resource
-    except ImportError:  # a system without such limits
-        return
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with suppress(ValueError, OSError):  # macOS has a lower limit than it says
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -505,16 +491,7 @@ def build_server(
     app: FastAPI, names: Sequence[str], keys: ApiKeys | None = None, log_requests: bool = False
 ) -> uvicorn.Server:
     """A server that runs by `server.run(sockets=[open_socket(...)])`, until the process gets SIGINT or SIGTERM."""
-    config = uvicorn.Config(
-        Guard(app, names, keys, log_requests),
-        http="h11",
-        ws="none",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=SHUTDOWN_S,
-        backlog=BACKLOG,
-    )
-    return uvicorn.Server(config)
+    without = dict.fromkeys(("access_log", "server_header", "proxy_headers"), False)
+    limited = {"timeout_keep_alive": KEEP_ALIVE_S, "timeout_graceful_shutdown": SHUTDOWN_S, "backlog": BACKLOG}
+    options: dict[str, Any] = {"http": "h11", "ws": "none", "log_level": "warning", **without, **limited}
+    return uvicorn.Server(uvicorn.Config(Guard(app, names, keys, log_requests), **options))

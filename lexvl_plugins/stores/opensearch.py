@@ -149,13 +149,9 @@ class OpenSearchStore(ImpactStore):
             {"rank_feature": {"field": f"impacts.{dim}", "linear": {}, "boost": weight / scale}}
             for dim, weight in zip(dims, weights, strict=True)
         ]
-        body: dict[str, Any] = {
-            "query": {"bool": {"should": features}},
-            "sort": [{"_score": "desc"}, {"id": "asc"}],
-            "track_scores": True,
-            "track_total_hits": False,
-            "_source": False,
-        }
+        order = {"sort": [{"_score": "desc"}, {"id": "asc"}], "track_scores": True}
+        body: dict[str, Any] = {"query": {"bool": {"should": features}}, **order}
+        body |= {"track_total_hits": False, "_source": False}
         hits: list[tuple[str, float]] = []
         while True:
             size = min(PAGE, count - len(hits))

@@ -84,9 +84,8 @@ def command(
     written = train(request, target, data_dir, device, overwrite, stop_after, hours, stored, keep_every)
     if os.environ.get("RANK", "0") != "0":  # the first of several processes prints
         return
-    print_rows(
-        {"model": str(written)} if written.name == MODEL else {"state": str(written), "step": read_step(written)}, style
-    )
+    state = {} if written.name == MODEL else {"step": read_step(written)}
+    print_rows({"state" if state else "model": str(written), **state}, style)
 
 
 if __name__ == "__main__":

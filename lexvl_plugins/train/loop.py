@@ -179,9 +179,8 @@ class Training:
                     if not self.processes.first or not progress.step:
                         raise
                     run_folder.save_state(learner.accelerator, self.output, progress)
-                    raise DataError(
-                        f"{error}; {self.output} has the state of step {progress.step}: run again"
-                    ) from error
+                    kept = f"{self.output} has the state of step {progress.step}"
+                    raise DataError(f"{error}; {kept}: run again") from error
                 except (MemoryError, RuntimeError) as error:
                     if not lacks_memory(error):
                         raise
@@ -290,14 +289,13 @@ class Watch:
         for side in ("query", "document"):
             wrong = [~torch.isfinite(getattr(encoded, side)).all(dim=1) for encoded in taken.rounds]
             sides[side] = torch.stack(wrong).any(dim=0).nonzero().flatten().tolist()
+        weights = [name for name, one in learner.pair.named_parameters() if not torch.isfinite(one).all()]
         content = {
             "step": step,
             "found": str(error),
             "losses": {name: str(value) for name, value in taken.parts.items()},
             "vectors that are not finite": sides,
-            "weights that are not finite": [
-                name for name, weight in learner.pair.named_parameters() if not torch.isfinite(weight).all()
-            ],
+            "weights that are not finite": weights,
             "items": listed(taken.batch),
         }
         with files.atomic_write(path) as out:

@@ -134,8 +134,7 @@ class SwinSettings(Settings):
 
     Attributes:
         width: of the states of the first stage; each further stage doubles it and halves the grid.
-        depths, heads: blocks and heads of each stage.
-        window: side of the windows of attention.
+        depths: blocks of each stage.
         drop_path: largest share of the blocks that a step of training leaves out; it grows from block to block.
     """
 
@@ -171,7 +170,6 @@ class PretrainedText(Settings):
         terms: the dimensions of a lexical pair: words, the whole words of the training captions, which become tokens;
             or tokens, those of its tokenizer as they are.
         least: smallest number of training captions with a word that is a term; function words are none.
-        dropout: of the numbers of its states.
     """
 
     checkpoint: str
@@ -185,7 +183,6 @@ class PretrainedImage(Settings):
     """The image side: a pretrained network, of which the head reads the mean state and `grid` x `grid` averaged cells.
 
     Attributes:
-        dropout: of the numbers of its states.
         class_names: JSON list of the names of the classes that the network was pretrained to tell apart: their words
             become terms of a lexical pair too.
         cells: share of the cells that are left out, a regulariser of the maximum over cells.
@@ -232,7 +229,6 @@ class CodebookSettings(Settings):
     """FDT's codebook, and how relevances become weights.
 
     Attributes:
-        terms, width: of the codebook.
         attention: from the relevances of an item to its weights.
         temperature: T of the first steps, which divides relevances: a high one spreads weights over many terms.
         decay, every: factor of T, and the steps after which it applies.
@@ -322,7 +318,6 @@ class ModelSettings(ImagePairSettings):
         start: checkpoint of a trained pair over the same networks, whose weights this pair begins with.
         dimensions: of the vectors of the twin.
         hidden: width of the hidden layer of the twin's heads over pretrained networks.
-        codebook: of fdt.
     """
 
     kind: Literal["vdr-crossmodal", "dense-crossmodal", "stair", "lexlip", "fdt"]
@@ -385,7 +380,6 @@ class HeadSettings(ImagePairSettings):
     """A lexical head over a trained dense pair, which does not change, or over the vectors of an `embeddings:` corpus.
 
     Attributes:
-        kind: d2s or joint.
         pair: checkpoint of a `dense-crossmodal` pair: a folder, a hub id, or a packaged name such as photos-dense.
         words: instead of a pair, for stored vectors: the checkpoint whose tokens are the terms, a masked-LM DistilBERT
             or BERT for d2s, a BLIP or ALBEF for joint, which trains its projections.

@@ -125,7 +125,6 @@ class Optimisation(model_settings.Settings):
 
     Attributes:
         optimiser: adamw; or lamb (arXiv 1904.00962) of timm, for very large batches.
-        decay: a half cosine, or linear.
         captions_per_image: captions drawn for each image of a batch; the loss is the mean over them.
         negatives: hard negatives drawn for each query of a batch of texts.
         bucket: batches whose queries are drawn together and sorted by the tokens of their positives, so that texts of a
@@ -185,7 +184,6 @@ class StageSettings(model_settings.Settings):
         expansion: of texts in a batch of `d2s` or `joint`: always; never, so that texts keep only their own tokens; or
             controlled, so that a draw per batch decides: its probability of `never` begins at 1 and falls by 1 / (0.95
             epochs of the stage) per epoch.
-        momentum: of `lexlip_momentum`.
         running_penalty: add the sum of the regularisers so far after each of them, as SPLADE's published trainer does:
             of two names (FLOPS on all sides, then L1), the first counts twice.
     """
@@ -384,11 +382,8 @@ def _check_stage(stage: StageSettings, model: model_settings.AnyModel) -> None:
     objective, kind = stage.objective, model.kind
     if "temperature" in objective.options:
         raise UsageError("objective.options.temperature: the temperature is objective.temperature")
-    if (
-        stage.views
-        and isinstance(model, model_settings.ModelSettings)
-        and not isinstance(model.image, model_settings.PretrainedImage)
-    ):
+    pretrained = isinstance(getattr(model, "image", None), model_settings.PretrainedImage)
+    if stage.views and isinstance(model, model_settings.ModelSettings) and not pretrained:
         raise UsageError(f"views {stage.views}: only the views of a pretrained image side are stored")
     if ("distil" in stage.names) != (stage.teacher is not None) and not model.of_texts:
         raise UsageError("the auxiliary 'distil' and a teacher need each other")
@@ -400,9 +395,8 @@ def _check_stage(stage: StageSettings, model: model_settings.AnyModel) -> None:
         raise UsageError(f"optimisation.piece: {', '.join(whole)} reads a whole batch at once; leave piece out")
     if objective.name == "lexlip_momentum" and (size := stage.optimisation.batch_size) > stage.momentum.queue:
         raise UsageError(f"momentum.queue {stage.momentum.queue}: has no room for the {size} keys of a batch")
-    if isinstance(model, model_settings.HeadSettings) and (
-        stage.views or stage.teacher or stage.augmentation != Augmentation()
-    ):
+    drawn = stage.views or stage.teacher or stage.augmentation != Augmentation()
+    if isinstance(model, model_settings.HeadSettings) and drawn:
         raise UsageError(f"views, teacher, augmentation: kind {kind} reads the vectors of its dense pair")
     _check_loss("objective.name", objective, OBJECTIVES, model)
     for auxiliary in stage.auxiliaries:

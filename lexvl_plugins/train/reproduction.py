@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from lexvl_eval.reproduction import prepared
 from lexvl_eval.reproduction.prepared import Finding, RowPart, Workplace
-from lexvl_eval.reproduction.published import PublishedSystem
 from lexvl_eval.reproduction.retrieval import measure_retrieval
 
 from lexvl_anserini.ground.machine import find_shipped
 
 if TYPE_CHECKING:
-    from lexvl_plugins.train.recipe import Recipe
+    pass
 
 
 def measure_trained(part: RowPart, place: Workplace) -> Finding:
@@ -27,23 +26,16 @@ def measure_trained(part: RowPart, place: Workplace) -> Finding:
     weights, model = prepared.find_weights(part, part.system, place), prepared.place_trained_model(part, place)
     if weights is not None and weights.reference == str(model):
         from lexvl_plugins.train.loop import train
+        from lexvl_plugins.train.recipe import parse_changes, read_recipe
 
-        recipe, cache = find_recipe(part, part.system, place), model.parent.with_name("cache")
+        name, *options = shlex.split(part.system.recipe)
+        settings = (option.partition("=") for option in options if option != "--set")
+        corpus = prepared.find_corpus(part._replace(data=part.system.trained_on), place)
+        changes = parse_changes({key: value for key, _, value in settings})
+        changes |= {"data.corpus": corpus.name, "data.split": corpus.split}
+        recipe, cache = read_recipe(find_shipped("recipes") / name, changes), model.parent.with_name("cache")
         train(recipe, model.parent, place.data_dir, place.device, place.overwrite, cache=cache)
     return measure_retrieval(part, place)
-
-
-def find_recipe(part: RowPart, system: PublishedSystem, place: Workplace) -> Recipe:
-    """The recipe of a row, with its changes, over the corpus that the row trains on."""
-    from lexvl_plugins.train.recipe import parse_changes, read_recipe
-
-    name, *options = shlex.split(system.recipe)
-    settings = (option.partition("=") for option in options if option != "--set")
-    corpus = prepared.find_corpus(part._replace(data=system.trained_on), place)
-    changes = parse_changes({key: value for key, _, value in settings})
-    return read_recipe(
-        find_shipped("recipes") / name, changes | {"data.corpus": corpus.name, "data.split": corpus.split}
-    )
 
 
 # The tokens of BERT's uncased vocabulary, whose tokenizer the recipes name.

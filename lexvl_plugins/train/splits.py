@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -93,11 +94,8 @@ def load_datasets(recipe: Recipe, data_dir: str | None) -> dict[str, list[Datase
     """By role, the datasets for training and, if there are some, for validation."""
     data, direction = recipe.data, "text-to-text" if recipe.model.of_texts else "text-to-image"
     splits = {TRAINING: data.split, VALIDATION: None if data.held_out else data.validation}
-    return {
-        role: [load_dataset(corpus, split, data_dir, direction=direction) for corpus in data.corpora]
-        for role, split in splits.items()
-        if split
-    }
+    load = partial(load_dataset, data_dir=data_dir, direction=direction)
+    return {role: [load(corpus, split) for corpus in data.corpora] for role, split in splits.items() if split}
 
 
 def read_splits(recipe: Recipe, data_dir: str | None) -> Splits:

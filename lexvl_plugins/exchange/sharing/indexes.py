@@ -117,8 +117,8 @@ def check_index(index: Path) -> Manifest:
 def copy_index(index: Path, folder: Path) -> None:
     """Copies the files of an index, and names the others, which stay here."""
     names = set(list_index_files(index))
-    others = sorted(name for name in find.list_names(index) if name not in names and not name.endswith(PROCESS_FILES))
-    if others := [name for name in others if name != "README.md"]:  # a pushed index has a card of its own
+    known = {*names, "README.md"}  # a pushed index has a card of its own
+    if others := sorted(n for n in find.list_names(index) if n not in known and not n.endswith(PROCESS_FILES)):
         log.warning("%s: %d files are not of the index and stay here: %s", index, len(others), some(others))
     pushing.copy_files(index, names, folder)
 

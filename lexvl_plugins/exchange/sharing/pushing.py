@@ -142,7 +142,13 @@ def build_card(model: Encoder, checkpoint: Checkpoint, facts: ModelCardFacts, lo
 
     path = checkpoint.folder / RECIPE
     recipe = read_json(path, "record of a training", CheckpointError).get("recipe") or {} if path.is_file() else {}
-    bases = _find_networks(model, checkpoint, recipe)
+    # The networks that it was trained over are named by its configuration or its recipe.
+    config = checkpoint.config() if checkpoint.file is None and (checkpoint.folder / "config.json").is_file() else {}
+    named = [(side.get("backbone") or {}).get("checkpoint") for side in config.values() if isinstance(side, Mapping)]
+    trained = (recipe.get("model") or {}).values()
+    named += [side.get("checkpoint") for side in trained if isinstance(side, Mapping)]
+    named += [model.checkpoint if model.checkpoint in PACKAGED and not named else None]
+    bases = list(dict.fromkeys(name for name in named if isinstance(name, str)))
     tags = ["lexvl", model.name, *(["sparse-encoder", "learned-sparse"] if model.kind == "impact" else [])]
     try:
         data = ModelCardData(
@@ -225,16 +231,6 @@ def _make_result(measurement: Measurement, model: Encoder) -> Any:
         metric_name=measurement.measure,
         metric_value=round(float(measurement.value), 6),
     )
-
-
-def _find_networks(model: Encoder, checkpoint: Checkpoint, recipe: Mapping[str, Any]) -> list[str]:
-    """Finds the networks that it was trained over: named by its configuration or its recipe."""
-    config = checkpoint.config() if checkpoint.file is None and (checkpoint.folder / "config.json").is_file() else {}
-    named = [(side.get("backbone") or {}).get("checkpoint") for side in config.values() if isinstance(side, Mapping)]
-    trained = (recipe.get("model") or {}).values()
-    named += [side.get("checkpoint") for side in trained if isinstance(side, Mapping)]
-    named += [model.checkpoint if model.checkpoint in PACKAGED and not named else None]
-    return list(dict.fromkeys(name for name in named if isinstance(name, str)))
 
 
 def _read_original(checkpoint: Checkpoint) -> str:

@@ -184,12 +184,8 @@ def compute_objective(
     stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], temperatures: tower_pair.Temperatures
 ) -> Loss:
     """The mean of the stage's objective over the rounds, plus the weighted auxiliary objectives."""
-    known = {
-        "temperature": temperatures.scores,
-        "model_temperature": temperatures.scores,
-        "bag_temperature": temperatures.bags,
-        "topk": model.kept_of_texts,
-    }
+    known: dict[str, Any] = dict.fromkeys(("temperature", "model_temperature"), temperatures.scores)
+    known |= {"bag_temperature": temperatures.bags, "topk": model.kept_of_texts}
 
     def compute_mean(role: str, row: LossRow, options: Mapping[str, Any], offered: Sequence[str]) -> Tensor:
         function: Callable[..., Tensor] = row.function

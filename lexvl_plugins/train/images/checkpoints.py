@@ -320,9 +320,8 @@ def save_run(pair: TowerPair, recipe: Recipe, model: model_settings.ModelSetting
 
 def describe_run(model: model_settings.ModelSettings, temperature: float) -> dict[str, Any]:
     """The entries of config.json, with the temperature T that the published code computes from its iteration."""
-    assert isinstance(model.text, model_settings.BpeTextSettings) and not isinstance(
-        model.image, model_settings.PretrainedImage
-    )
+    assert isinstance(model.text, model_settings.BpeTextSettings)
+    assert not isinstance(model.image, model_settings.PretrainedImage)
     text, image, codebook = model.text, model.image, model.codebook
     settings = image.model_dump(mode="json", exclude={"resolution", "stem", "window"})
     width = image.width << (len(image.depths) - 1) if isinstance(image, model_settings.SwinSettings) else image.width

@@ -76,7 +76,9 @@ class PairBase:
     def read(cls, name: str, reads: dense_crossmodal.HeadOf, least: int, captions: Sequence[str]) -> PairBase:
         """Chooses the terms: words with at least `least` captions that are tokens of the pair."""
         pair = find_checkpoint(name)
-        tokenizer = load_tokenizer(find_text_folder(pair))
+        entry = read_entry(pair, pair.config(), "encoder_q", (dense_crossmodal.TEXT_TYPE,))
+        folder = resolve_inside(pair.folder, str(entry.get("model_id")), f"{pair.folder}/config.json")
+        tokenizer = load_tokenizer(folder)
         known = tokenizer.get_vocab()
         terms = [term for term in learn_terms(captions, least) if term in known]
         if not terms:
@@ -155,9 +157,8 @@ class VectorBase:
 
     def make_features(self, device: torch.device) -> features.TextAndImage:
         """What the tables have of texts and images."""
-        return features.TextAndImage(
-            features.make_stored(self.start.width, device), features.make_stored(self.start.width, device)
-        )
+        sides = [features.make_stored(self.start.width, device) for _ in range(2)]
+        return features.TextAndImage(*sides)
 
     def write(self, folder: Path) -> Mapping[str, Any]:
         """Writes the tokenizer, and returns entries of config.json."""
@@ -302,12 +303,6 @@ def read_last_layers(checkpoint: Checkpoint) -> tuple[tuple[Tensor, Tensor], tup
         bias = weights.get(f"{side}.head.2.bias", torch.zeros(len(matrix)))
         layers.append((matrix.float(), bias.float()))
     return layers[0], layers[1]
-
-
-def find_text_folder(checkpoint: Checkpoint) -> Path:
-    """The folder of the tokenizer and the configuration of the texts' BERT, in a checkpoint that `train` wrote."""
-    entry = read_entry(checkpoint, checkpoint.config(), "encoder_q", (dense_crossmodal.TEXT_TYPE,))
-    return resolve_inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
 
 
 def read_word_embeddings(checkpoint: Checkpoint) -> Tensor:

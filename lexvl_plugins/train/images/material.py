@@ -324,15 +324,9 @@ class MaskedWords(TrainingPart):
     def __init__(self, text: TextNetwork):
         super().__init__()
         config, tokenizer = text.bert.config, text.tokenizer
-        layer = nn.TransformerEncoderLayer(
-            config.hidden_size,
-            config.num_attention_heads,
-            config.intermediate_size,
-            dropout=0.0,
-            activation="gelu",
-            layer_norm_eps=config.layer_norm_eps,
-            batch_first=True,
-        )
+        sizes = config.hidden_size, config.num_attention_heads, config.intermediate_size
+        kind: dict[str, Any] = {"activation": "gelu", "layer_norm_eps": config.layer_norm_eps}
+        layer = nn.TransformerEncoderLayer(*sizes, dropout=0.0, batch_first=True, **kind)
         self.decoder = nn.TransformerEncoder(layer, DECODER_LAYERS, enable_nested_tensor=False)
         self.mask_id, self.size = int(tokenizer.mask_token_id), len(tokenizer)
         self.terms = [int(token) for token in text.columns.tokens]
@@ -447,11 +441,10 @@ class MomentumKeys(TrainingPart):
 
 def make_parts(pair: Any, stages: Sequence[StageSettings], text: TextNetwork) -> dict[str, TrainingPart]:
     """The parts that the stages need, by the name of their objective."""
+    queues = [stage.momentum.queue for stage in stages]
     makers: Mapping[str, Callable[[], TrainingPart]] = {
         "masked_words": lambda: MaskedWords(text),
-        "lexlip_momentum": lambda: MomentumKeys(
-            pair, len(text.columns.vocabulary), max(stage.momentum.queue for stage in stages)
-        ),
+        "lexlip_momentum": lambda: MomentumKeys(pair, len(text.columns.vocabulary), max(queues)),
     }
     named = {name for stage in stages for name in stage.names}
     return {name: make() for name, make in makers.items() if name in named}

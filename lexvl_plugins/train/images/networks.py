@@ -162,21 +162,15 @@ def make_patches(settings: model_settings.ImageSettings | model_settings.SwinSet
 
     network: Any
     if isinstance(settings, model_settings.SwinSettings):
-        config = transformers.Swinv2Config(
-            image_size=settings.resolution,
-            patch_size=settings.patch_size,
-            embed_dim=settings.width,
-            depths=list(settings.depths),
-            num_heads=list(settings.heads),
-            window_size=settings.window,
-            drop_path_rate=settings.drop_path,
-        )
+        cells = {"image_size": settings.resolution, "patch_size": settings.patch_size, "window_size": settings.window}
+        blocks = {"depths": list(settings.depths), "num_heads": list(settings.heads), "embed_dim": settings.width}
+        shape: dict[str, Any] = {**cells, **blocks, "drop_path_rate": settings.drop_path}
+        config = transformers.Swinv2Config(**shape)
         config.num_labels = joint
         network = transformers.Swinv2ForImageClassification(config)
     else:
-        vision = transformers.CLIPVisionConfig(
-            **describe_clip(settings, joint), image_size=settings.resolution, patch_size=settings.patch_size
-        )
+        sizes: dict[str, Any] = {"image_size": settings.resolution, "patch_size": settings.patch_size}
+        vision = transformers.CLIPVisionConfig(**describe_clip(settings, joint), **sizes)
         network = transformers.CLIPVisionModelWithProjection(vision)
     states = PatchStates(network)
     return ImageBackbone("", states, make_crop(settings.resolution), states.width, "")
@@ -186,13 +180,8 @@ def make_stair_config(model: model_settings.ModelSettings, tokens: int, stage: S
     """The shapes of a new STAIR over so many tokens. Texts are trained without a prompt."""
     text, image = model.text, model.image
     assert isinstance(text, model_settings.TextSettings) and isinstance(image, model_settings.ImageSettings)
-    return StairConfig(
-        vocab_size=tokens,
-        text=TextShape(text.width, text.layers, text.heads, text.max_length),
-        image=ImageShape(**image.shape),
-        stage=stage,
-        prompt="",
-    )
+    texts, images = TextShape(text.width, text.layers, text.heads, text.max_length), ImageShape(**image.shape)
+    return StairConfig(vocab_size=tokens, text=texts, image=images, stage=stage, prompt="")
 
 
 def make_stair(model: model_settings.ModelSettings, tokens: int) -> Stair:

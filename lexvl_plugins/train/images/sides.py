@@ -387,9 +387,8 @@ Sides = tuple[nn.Module, nn.Module]
 def make_vdr_sides(model: model_settings.ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """VDR: over networks, the sides share the rows of the vocabulary."""
     if networks is None:
-        assert isinstance(model.image, model_settings.ImageSettings) and not isinstance(
-            model.text, model_settings.BpeTextSettings
-        )
+        assert isinstance(model.image, model_settings.ImageSettings)
+        assert not isinstance(model.text, model_settings.BpeTextSettings)
 
         def weigh(rows: Tensor, states: Tensor) -> Tensor:
             return compute_vdr_weights(Head(nn.Identity(), rows), states)

@@ -261,11 +261,8 @@ def find_changes(side: Vdr, model: TextPairSettings, prefix: str) -> tuple[dict[
     assert isinstance(tower, TowerSettings), "the settings refuse a fresh network"
     weights, digest = read_bert_weights(find_checkpoint(tower.checkpoint))
     before = {f"bert_model.{key}": value for key, value in weights.items()}
-    weights_of_side = {
-        key: value
-        for key, value in side.state_dict().items()
-        if not key.startswith(POOLER) and (key not in before or not torch.equal(value.cpu(), before[key]))
-    }
+    kept = ((key, value) for key, value in side.state_dict().items() if not key.startswith(POOLER))
+    weights_of_side = {k: v for k, v in kept if k not in before or not torch.equal(v.cpu(), before[k])}
     return weights_of_side, {"backbone": {"checkpoint": tower.checkpoint, "digest": digest}}
 
 
@@ -316,9 +313,8 @@ def save_dpr(query: Dpr, document: Dpr, model: TextPairSettings, folder: Path, k
     for role, prefix, side in zip(ROLES, (QUESTION, CONTEXT), (query, document), strict=True):
         bert, projection = side.bert_model, side.projection
         width = projection.out_features if isinstance(projection, nn.Linear) else 0
-        settings = {
-            key: value for key, value in bert.config.to_dict().items() if key not in ("model_type", "architectures")
-        }
+        known = ("model_type", "architectures")
+        settings = {key: value for key, value in bert.config.to_dict().items() if key not in known}
         transformers.DPRConfig(**{**settings, "projection_dim": width}).save_pretrained(str(folder / role))
         side.reader.tokenizer.save_pretrained(str(folder / role))
         state = {f"{prefix}.bert_model.{key}": value for key, value in bert.state_dict().items()}

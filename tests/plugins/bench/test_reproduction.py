@@ -84,9 +84,8 @@ def test_a_system_that_fails_costs_its_own_cells(order, tmp_path, monkeypatch):
     assert (code, said) == (1, "1 of 2 cells: their systems failed (worker ours: ended)")
     assert text.count("agrees") == 1 and text.count("failed (worker ours: ended)") == 1
     assert [cell.measured for cell in read_record(record).values()] == [5.0]
-    assert [json.loads(line)["verdict"] for line in results.read_text().splitlines()] == [
-        {"good": "agrees", "bad": "failed"}[name] for name in order
-    ]
+    expected = [{"good": "agrees", "bad": "failed"}[name] for name in order]
+    assert [json.loads(line)["verdict"] for line in results.read_text().splitlines()] == expected
 
 
 def test_an_end_at_a_later_row_keeps_the_rows_before(tmp_path, monkeypatch):
@@ -106,9 +105,8 @@ def test_ratios_are_measured_on_linux_alone(tmp_path, monkeypatch):
 
 def test_suites_name_systems_and_ratios_that_are_measured():
     """Each ratio is one of two systems of its suite, a task and a number of hits that the suite measures."""
-    cells = [
-        cell for table in load_published_tables().values() for cell in table.cells if cell.system and cell.system.suite
-    ]
+    every = (cell for table in load_published_tables().values() for cell in table.cells)
+    cells = [cell for cell in every if cell.system and cell.system.suite]
     assert len(cells) >= 4 and {cell.quantity.task for cell in cells} == {"speed"}
     for cell in cells:
         ratio = re.fullmatch(r"(\S+) / (\S+): (single query|batch of queries), CPU, k=(10|1000)", cell.quantity.measure)
@@ -154,9 +152,8 @@ def test_the_protocol_runs_over_the_encoded_documents(golden, tmp_path, monkeypa
     weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), coloured_coco(tmp_path / "data")
     work_here(monkeypatch)
     place = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights), "twin": str(twin)})
-    per_second, lexical, dense, faster, smaller = [
-        cell.measured for cell in cells_of(table_of(tmp_path, LATENT), place)
-    ]
+    cells = cells_of(table_of(tmp_path, LATENT), place)
+    per_second, lexical, dense, faster, smaller = [cell.measured for cell in cells]
     assert per_second == pytest.approx(1000 / lexical, rel=0.01) and min(lexical, dense, faster) > 0
     assert smaller is not None, "of a few kB it is 0: sizes are in hundredths of a megabyte"
     [stored] = [json.loads(path.read_text()) for path in (tmp_path / "out/parts").glob("*.json")]

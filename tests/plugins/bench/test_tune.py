@@ -61,22 +61,19 @@ def test_the_grid_of_search_has_every_combination():
     settings = list_searches(query_terms=[8], feedback=[3, 5], feedback_beta=[0.5, 1.0])
     assert len(settings) == 2 * (1 + 4)
     assert (settings[0].value, settings[0].arguments) == (QuerySetting(), [])
-    assert settings[-1].value == QuerySetting(
-        {}, Search(query_terms=8, feedback=5, feedback_terms=20, feedback_alpha=1.0, feedback_beta=1.0)
-    )
+    last = Search(query_terms=8, feedback=5, feedback_terms=20, feedback_alpha=1.0, feedback_beta=1.0)
+    assert settings[-1].value == QuerySetting({}, last)
     expected = "--query-terms 8 --feedback 5 --feedback-terms 20 --feedback-alpha 1.0 --feedback-beta 1.0"
     assert settings[-1].arguments == expected.split()
     with pytest.raises(UsageError, match="nothing to tune"):
         list_searches()
     settings = list_searches(options=["k1=1"], rm3=[5], rm3_terms=[20], rm3_weight=[0.75])
-    assert [setting.arguments[1::2] for setting in settings] == [
-        *([], ["5", "20", "0.75"], ["k1=1"], ["k1=1", "5", "20", "0.75"])
-    ]
+    expected = [[], ["5", "20", "0.75"], ["k1=1"], ["k1=1", "5", "20", "0.75"]]
+    assert [setting.arguments[1::2] for setting in settings] == expected
     assert settings[1].value == QuerySetting({}, Search(rm3=5, rm3_terms=20, rm3_weight=0.75))
     settings = list_searches(options=["k1=1", "b=0", "k1=2"])
-    assert [setting.arguments[1::2] for setting in settings] == [
-        *([], ["b=0"], ["k1=1"], ["k1=1", "b=0"], ["k1=2"], ["k1=2", "b=0"])
-    ]
+    expected = [[], ["b=0"], ["k1=1"], ["k1=1", "b=0"], ["k1=2"], ["k1=2", "b=0"]]
+    assert [setting.arguments[1::2] for setting in settings] == expected
     assert settings[-1].value == QuerySetting({"k1": "2", "b": "0"})
 
 

@@ -28,15 +28,8 @@ from lexvl_plugins.cluster.search import command as search_command
 TERMS = ("ash", "bay", "cat", "dog")
 
 # Many ties; "é" is after "z" by code points.
-DOCUMENTS = [
-    ("d1", {"ash": 3, "cat": 2}),
-    ("z", {"ash": 3}),
-    ("é", {"ash": 3}),
-    ("d2", {}),
-    ("a", {"ash": 3, "dog": 9}),
-    ("d3", {"bay": 7}),
-    ("d4", {"ash": 1, "bay": 1}),
-]
+DOCUMENTS = [("d1", {"ash": 3, "cat": 2}), ("z", {"ash": 3}), ("é", {"ash": 3}), ("d2", {})]
+DOCUMENTS += [("a", {"ash": 3, "dog": 9}), ("d3", {"bay": 7}), ("d4", {"ash": 1, "bay": 1})]
 
 
 def split(documents: Sequence[Any], folder: Path, cuts: Sequence[int]) -> list[Path]:

@@ -184,10 +184,8 @@ class TestMTEB:
 
     def test_its_private_function_is_where_it_was(self):
         module = import_module("mteb._create_dataloaders") if find_spec("mteb._create_dataloaders") else None
-        assert hasattr(module, "create_dataloader"), (
-            "MTEB has no mteb._create_dataloaders.create_dataloader any more: look where its wrappers get the "
-            "text and the image of a row now, and adapt MTEBSearch._read_rows"
-        )
+        remedy = "look where MTEB's wrappers get the text and the image of a row now; adapt MTEBSearch._read_rows"
+        assert hasattr(module, "create_dataloader"), remedy
 
     def test_texts(self, model):
         from mteb.mocks.mock_tasks import reranking, retrieval
@@ -224,9 +222,8 @@ class TestMTEB:
         )
 
         def read(path, name, split, **options):
-            table = datasets.load_dataset(
-                "parquet", data_files=str(tmp_path / "pages" / name / f"{split}-*.parquet"), split="train"
-            )
+            pattern = str(tmp_path / "pages" / name / f"{split}-*.parquet")
+            table = datasets.load_dataset("parquet", data_files=pattern, split="train")
             return table.cast_column("image", datasets.Image()) if name == "corpus" else table
 
         monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
@@ -338,10 +335,8 @@ class TestMTEB:
         from lexvl_plugins.exchange.adapters.mteb_search import PackagedSearch
 
         search = PackagedSearch("lexvl/demo-vdr", encoder="vdr-crossmodal")
-        for task, direction in (
-            (retrieval.MockAny2AnyRetrievalI2TTask(), "image-to-text"),
-            (retrieval.MockAny2AnyRetrievalT2ITask(), "text-to-image"),
-        ):
+        tasks = retrieval.MockAny2AnyRetrievalI2TTask(), retrieval.MockAny2AnyRetrievalT2ITask()
+        for task, direction in zip(tasks, ("image-to-text", "text-to-image"), strict=True):
             task.load_data()
             [corpora] = task.dataset.values()
             search.index(corpora["test"]["corpus"], task_metadata=task.metadata)

@@ -38,9 +38,8 @@ def serve(connection: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     while True:
         source = Path(connection.recv())
-        beside = (
-            {"ids": source.parent / "ids", "vocabulary": source.parent / "terms"} if source.suffix in MATRICES else {}
-        )
+        named = {"ids": source.parent / "ids", "vocabulary": source.parent / "terms"}
+        beside = named if source.suffix in MATRICES else {}
         try:
             import_file(source, source.parent / "out", ImportSettings(**beside))
             connection.send("imported")
@@ -86,12 +85,10 @@ def craft_pt(random: Random) -> bytes:
         return torch.tensor(crafted if crafted.dtype != np.uint64 else crafted.astype(np.int64))
 
     shape = random.choice([(7, 5), (7, 4), (2, 5), (7, 5, 1), (7,)])
-    coo, file = ROWS.tocoo(), io.BytesIO()
+    coo, parts, file = ROWS.tocoo(), (ROWS.indptr, ROWS.indices, ROWS.data), io.BytesIO()
     makers: list[Callable[[], Any]] = [
         lambda: torch.sparse_coo_tensor(craft(coo.coords), craft(coo.data), shape, check_invariants=False),
-        lambda: torch.sparse_csr_tensor(
-            *map(craft, (ROWS.indptr, ROWS.indices, ROWS.data)), shape, check_invariants=False
-        ),
+        lambda: torch.sparse_csr_tensor(*map(craft, parts), shape, check_invariants=False),
         lambda: [craft(row) for row in ROWS.toarray()],
         lambda: random.choice([{}, [], "x", craft(ROWS.toarray()), torch.nn.Linear(2, 2).state_dict()]),
     ]

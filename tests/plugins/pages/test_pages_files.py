@@ -63,9 +63,8 @@ def test_a_page_is_named_by_its_file_and_number(reference, expected):
 
 
 def test_a_page_of_a_member_is_in_the_archive():
-    assert [str(find_file(name)) for name in ("y.tar::b.tif#2", "y.tar::b.tif", "b.tif#2", "b.tif")] == [
-        *("y.tar", "y.tar", "b.tif", "b.tif")
-    ]
+    found = [str(find_file(name)) for name in ("y.tar::b.tif#2", "y.tar::b.tif", "b.tif#2", "b.tif")]
+    assert found == ["y.tar", "y.tar", "b.tif", "b.tif"]
 
 
 # --- words of text layers -------------------------------------------------------------------------------------------

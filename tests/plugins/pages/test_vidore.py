@@ -49,12 +49,8 @@ def folder(tmp_path):
         where / "corpus/test-00000-of-00002.parquet", 2, corpus__id=[0, 1, 2], image=[picture(n) for n in (10, 20, 30)]
     )
     write(where / "corpus/test-00001-of-00002.PARQUET", corpus__id=[3, 4], image=[picture(n) for n in (40, 50)])
-    write(
-        where / "queries/test-00000-of-00001.parquet",
-        query__id=[0, 1, 2],
-        query=["how many?", "combien?", "why?"],
-        language=["english", "french", "english"],
-    )
+    texts = {"query": ["how many?", "combien?", "why?"], "language": ["english", "french", "english"]}
+    write(where / "queries/test-00000-of-00001.parquet", query__id=[0, 1, 2], **texts)
     write(
         where / "qrels/test-00000-of-00001.parquet", query__id=[0, 1, 2, 2], corpus__id=[3, 3, 1, 4], score=[1, 1, 2, 1]
     )
@@ -115,12 +111,8 @@ def test_the_form_of_mteb(tmp_path):
 
 def test_rows_that_are_pages_with_a_query(tmp_path):
     """The first version: a page may have several queries or none, and a query several pages."""
-    write(
-        tmp_path / "data/test-00000-of-00001.parquet",
-        query=["a", None, "b", "a"],
-        image=[picture(n) for n in (1, 2, 1, 3)],
-        image_filename=["x.png", "y.png", "x.png", "z.png"],
-    )
+    pictures = {"image": [picture(n) for n in (1, 2, 1, 3)], "image_filename": ["x.png", "y.png", "x.png", "z.png"]}
+    write(tmp_path / "data/test-00000-of-00001.parquet", query=["a", None, "b", "a"], **pictures)
     data = load_dataset(f"vidore:{tmp_path}")
     assert [document.doc_id for document in data.documents()] == ["x.png", "y.png", "z.png"]
     assert [(topic.query_id, topic.text) for topic in data.topics()] == [("q0", "a"), ("q1", "b")]

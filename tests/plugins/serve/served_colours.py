@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -142,6 +143,15 @@ def index_texts(folder: Path) -> dict[str, str]:
 def facts(doc_id: str) -> dict[str, Any]:
     """Metadata: the length of the id as a year, and where it is."""
     return {"year": 2000 + len(doc_id), "place": doc_id.rpartition("/")[0] or "top"}
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    """What a condition says when it is true."""
+    deadline = time.monotonic() + 900
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
 
 
 @contextmanager

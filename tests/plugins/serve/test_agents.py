@@ -33,9 +33,8 @@ KEY = "0123456789abcdef"
 @pytest.fixture(scope="module")
 def colours(tmp_path_factory) -> Iterator[Any]:
     """A lexical index and its dense twin, served over HTTP."""
-    with serving(
-        tmp_path_factory.mktemp("agents"), dense=True, examples=("red",), make=agents.build_tools_app
-    ) as client:
+    options = {"dense": True, "examples": ("red",), "make": agents.build_tools_app}
+    with serving(tmp_path_factory.mktemp("agents"), **options) as client:
         yield client
 
 
@@ -251,14 +250,7 @@ def test_standard_output_has_the_protocol_alone(tmp_path) -> None:
     where = StdioServerParameters(command=sys.executable, args=list(serve), cwd=tmp_path, env=environ)
     assert answer(where, "search", query="boat")["hits"][0]["doc_id"] == "boat"
     line = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "search", "arguments": {"hits": "x"}}}
-    done = subprocess.run(
-        [sys.executable, *serve],
-        cwd=tmp_path,
-        env=environ,
-        input=f"no JSON\n{json.dumps(line)}\n",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    streams = {"input": f"no JSON\n{json.dumps(line)}\n", "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, *serve], cwd=tmp_path, env=environ, check=False, **streams)
     assert done.returncode == 0
     assert all(json.loads(one)["jsonrpc"] == "2.0" for one in done.stdout.splitlines()), done.stdout

@@ -32,7 +32,16 @@ from lexvl_plugins.serve.documents import Recent
 from lexvl_plugins.serve.indexes import name_indexes
 from lexvl_plugins.serve.messages import hide_places
 from lexvl_plugins.serve.queries import change_weights, reweigh
-from tests.plugins.serve.served_colours import CAPTION, HOSTILE, PICTURES, index_pictures, load, running, serving
+from tests.plugins.serve.served_colours import (
+    CAPTION,
+    HOSTILE,
+    PICTURES,
+    index_pictures,
+    load,
+    running,
+    serving,
+    wait_for,
+)
 
 
 def save(picture, kind: str, **options) -> bytes:
@@ -55,6 +64,12 @@ def client(folder):
         yield found
 
 
+@pytest.fixture(autouse=True)
+def toy(monkeypatch) -> None:
+    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
+    monkeypatch.setattr(indexes, "LOOK_EVERY_S", 0.0)
+
+
 HOSTILE_ID = quote(HOSTILE, safe="<>=()")
 
 
@@ -67,9 +82,8 @@ def test_a_text_finds_and_its_products_sum_to_the_scores(client) -> None:
     assert answer["read_as"] == "text"
     assert {chip["term"]: chip["weight"] for chip in answer["chips"]} == {"red": 255, "blue": 255}
     assert ids(answer)[0] == "half.png"
-    status, found = client.post(
-        "/api/products", {"question": {"index": "colours", "text": "a red and blue picture"}, "doc_ids": ids(answer)}
-    )
+    question = {"index": "colours", "text": "a red and blue picture"}
+    status, found = client.post("/api/products", {"question": question, "doc_ids": ids(answer)})
     assert status == 200
     for hit, one in zip(answer["hits"], found, strict=True):
         assert one["doc_id"] == hit["doc_id"]
@@ -156,14 +170,13 @@ def test_a_query_without_a_word_of_the_model_gets_a_warning(client) -> None:
         assert client.ask(text=known)["warning"] == ""
 
 
-def test_an_index_has_the_name_of_its_folder_or_of_its_album(tmp_path) -> None:
+def test_an_index_has_the_name_of_its_folder_or_of_its_album_and_equal_ones_get_numbers(tmp_path) -> None:
     places = [tmp_path / "demo", tmp_path / "photos/index", tmp_path / "other/photos/index"]
-    named = [served.name for served in name_indexes(places, [], "cpu", None)]
-    assert named == ["demo", "photos", "photos-2"]
+    named = [served.name for served in name_indexes([*places, tmp_path / "b/demo"], [], "cpu", None)]
+    assert named == ["demo", "photos", "photos-2", "demo-2"]
 
 
-def test_examples_of_a_corpus_without_topics_are_heavy_terms(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
+def test_examples_of_a_corpus_without_topics_are_heavy_terms(tmp_path) -> None:
     with running(index_pictures(tmp_path / "pictures", tmp_path / "colours")) as client:
         found = client.get("/api/indexes")
         # Of half.png, red.png, sub/green.png and the one with blue alone; a picture has no term of the other colours.
@@ -215,9 +228,8 @@ def test_what_indexes_and_routes_can_do_is_described(client) -> None:
 def test_texts_of_documents_are_data_in_json(client) -> None:
     [hit] = [hit for hit in client.ask(text="blue")["hits"] if hit["doc_id"] == HOSTILE_ID]
     assert hit["text"] == CAPTION
-    status, headers, content = client.request(
-        "POST", "/api/search", json.dumps({"index": "<b>x</b>"}), content_type="application/json"
-    )
+    body = json.dumps({"index": "<b>x</b>"})
+    status, headers, content = client.request("POST", "/api/search", body, content_type="application/json")
     assert status == 400 and headers["content-type"] == "application/json"
     assert headers["x-content-type-options"] == "nosniff" and "default-src 'none'" in headers["content-security-policy"]
 
@@ -279,8 +291,7 @@ def test_only_the_files_of_the_page_are_served(client, path) -> None:
     assert client.request("GET", path)[0] == 404
 
 
-def test_a_picture_that_became_a_link_is_not_served(folder, monkeypatch) -> None:
-    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
+def test_a_picture_that_became_a_link_is_not_served(folder) -> None:
     index = index_pictures(folder / "linked", folder / "linked-index", pictures={"a.png": painted(8, 8)})
     outside = folder / "secret.png"
     painted(8, 8, red=(0, 0, 8, 8)).save(outside)
@@ -289,6 +300,11 @@ def test_a_picture_that_became_a_link_is_not_served(folder, monkeypatch) -> None
         (folder / "linked" / "a.png").symlink_to(outside)
         status, _, content = client.request("GET", "/api/picture?index=linked-index&doc_id=a.png")
         assert status == 404 and b"another file" in content
+
+
+def send_picture(client, content: bytes) -> tuple[int, str]:
+    status, _, answer = client.request("POST", "/api/pictures", content)
+    return status, json.loads(answer).get("error", "")
 
 
 @pytest.mark.parametrize(
@@ -303,9 +319,8 @@ def test_a_picture_that_became_a_link_is_not_served(folder, monkeypatch) -> None
     ],
 )
 def test_files_that_are_no_pictures_are_refused(client, content, reason) -> None:
-    status, _, answer = client.request("POST", "/api/pictures", content)
-    assert status == 400, answer
-    assert reason in json.loads(answer)["error"]
+    status, answer = send_picture(client, content)
+    assert status == 400 and reason in answer
 
 
 def test_errors_of_the_protocol_are_one_line_too(client) -> None:
@@ -320,21 +335,11 @@ def test_errors_of_the_protocol_are_one_line_too(client) -> None:
         assert (found, json.loads(content)) == (status, {"error": told})
 
 
-def test_pictures_with_too_many_pixels_are_refused_before_they_are_decoded(client, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "UPLOAD_PIXELS", 1000)
-    status, _, answer = client.request("POST", "/api/pictures", png(painted(65, 64)))
-    assert "more than the limit of 1,000" in json.loads(answer)["error"] and status == 400
-
-
 def test_what_is_kept_is_bounded_by_its_bytes_and_those_of_its_names(monkeypatch) -> None:
     monkeypatch.setattr(limits, "KEPT_BYTES", 10_000)
     kept = Recent(4)
-    for name, value, held in (
-        ("a" * 6000, 1, 1),
-        ("b", {"x" * 3000: 5}, 2),
-        ("c", ["y" * 3000], 2),
-        ("d", "z" * 20_000, 0),
-    ):
+    values = (("a" * 6000, 1, 1), ("b", {"x" * 3000: 5}, 2), ("c", ["y" * 3000], 2), ("d", "z" * 20_000, 0))
+    for name, value, held in values:
         kept.put(name, value)
         assert len(kept._values) == held, name[:1]
     for number in range(6):
@@ -342,9 +347,10 @@ def test_what_is_kept_is_bounded_by_its_bytes_and_those_of_its_names(monkeypatch
     assert [kept.get(number) for number in range(6)] == [None, None, 2, 3, 4, 5]
 
 
-def send_picture(client, content: bytes) -> tuple[int, str]:
-    status, _, answer = client.request("POST", "/api/pictures", content)
-    return status, json.loads(answer).get("error", "")
+def test_pictures_with_too_many_pixels_are_refused_before_they_are_decoded(client, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "UPLOAD_PIXELS", 1000)
+    status, reason = send_picture(client, png(painted(65, 64)))
+    assert status == 400 and "more than the limit of 1,000" in reason
 
 
 def test_a_picture_of_many_scans_is_refused_and_a_slow_decoder_is_killed(client, monkeypatch) -> None:
@@ -373,40 +379,22 @@ def test_many_clients_get_the_answers_of_one(client) -> None:
         assert all(threads.map(ask, range(96)))
 
 
-def test_an_index_may_be_replaced_while_it_is_served(folder, monkeypatch) -> None:
-    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
-    monkeypatch.setattr(indexes, "LOOK_EVERY_S", 0.0)
+def test_an_index_may_be_replaced_while_it_is_served(folder) -> None:
     pictures, index = folder / "changing", folder / "changing-index"
     index_pictures(pictures, index, pictures={"a.png": PICTURES["red.png"]})
     with running(index) as client:
         assert ids(client.ask(index="changing-index", text="red")) == ["a.png"]
         index_pictures(pictures, index, pictures={"b.png": PICTURES["red.png"]})
-        deadline = time.monotonic() + 900
-        while len(found := ids(client.ask(index="changing-index", text="red"))) < 2:
-            assert found == ["a.png"] and time.monotonic() < deadline
-            time.sleep(0.05)
-        assert found == ["a.png", "b.png"]
+        wait_for(lambda: ids(client.ask(index="changing-index", text="red")) == ["a.png", "b.png"])
         assert client.request("GET", "/api/picture?index=changing-index&doc_id=b.png")[0] == 200
         (index / "index.json").write_text("{")  # what is damaged does not replace what answers
-        while not (problem := client.get("/api/indexes")["indexes"][0]["problem"]):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        problem = wait_for(lambda: client.get("/api/indexes")["indexes"][0]["problem"])
         assert "the older one answers" in problem
         assert ids(client.ask(index="changing-index", text="red")) == ["a.png", "b.png"]
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 900
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
-
-
-def test_a_damaged_newer_index_waits_until_it_is_whole(folder, monkeypatch) -> None:
+def test_a_damaged_newer_index_waits_until_it_is_whole(folder) -> None:
     """Whatever is damaged, also what only the checksums find; the other index of the server answers all the time."""
-    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
-    monkeypatch.setattr(indexes, "LOOK_EVERY_S", 0.0)
     index = index_pictures(folder / "sound", folder / "sound-index", pictures={"a.png": PICTURES["red.png"]})
     newer = index_pictures(folder / "newer", folder / "newer-index", pictures={"b.png": PICTURES["red.png"]})
     other = index_pictures(folder / "other", folder / "other-index", pictures={"c.png": PICTURES["red.png"]})
@@ -432,8 +420,6 @@ def test_a_damaged_newer_index_waits_until_it_is_whole(folder, monkeypatch) -> N
 
 def test_files_that_are_copied_over_a_served_index_under_load(folder, monkeypatch) -> None:
     """As `cp -r new/. served/` does, which cuts each file first: a process that has it mapped would end."""
-    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
-    monkeypatch.setattr(indexes, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr("lexvl_anserini.engines.resident.layout.READ_BYTES", 0)
     index = index_pictures(folder / "below", folder / "below-index", pictures={"a.png": PICTURES["red.png"]})
     over = index_pictures(folder / "over", folder / "over-index", pictures={"b.png": PICTURES["red.png"]})
@@ -461,7 +447,6 @@ def test_files_that_are_copied_over_a_served_index_under_load(folder, monkeypatc
 
 def test_an_index_that_is_replaced_while_it_is_opened_is_of_one_state(folder, monkeypatch) -> None:
     """Its manifest, its corpus and its postings are of the newer index."""
-    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
     index = index_pictures(folder / "first", folder / "twice", pictures={"a.png": PICTURES["red.png"]})
     other = index_pictures(folder / "second", folder / "twice-other", pictures={"b.png": PICTURES["red.png"]})
     read = indexes.documents.read_corpus
@@ -502,7 +487,6 @@ def toys(monkeypatch):
     """The indexes that a shelf opened; the first is of state 0, others are of state 1, which the folder has."""
     opened = []
     monkeypatch.setattr(indexes, "Thread", AtOnce)
-    monkeypatch.setattr(indexes, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(indexes, "read_folder_state", lambda path: 1)
     monkeypatch.setattr(indexes, "open_live", lambda *_: opened.append(ToyIndex(min(len(opened), 1))) or opened[-1])
     return opened
@@ -550,8 +534,7 @@ def test_an_index_of_texts_for_bm25(folder) -> None:
         assert status == 400 and "reads no pictures" in refused["error"]
 
 
-def test_a_corpus_that_is_gone_leaves_ids(folder, monkeypatch) -> None:
-    monkeypatch.setattr("lexvl_anserini.searching.search.load_encoder_from", load)
+def test_a_corpus_that_is_gone_leaves_ids(folder) -> None:
     index = index_pictures(folder / "gone", folder / "gone-index", pictures={"a.png": PICTURES["red.png"]})
     (folder / "gone").rename(folder / "moved")
     with running(index) as client:
@@ -630,17 +613,13 @@ def test_products_of_expressions(expression: str, expected: list[tuple[str, floa
 
 def test_equal_products_are_in_the_order_of_terms_and_an_absent_term_has_none() -> None:
     found = find_shared_terms(Impacts({"sea": 2, "boat": 3, "red": 5, "moon": 9}), {**IMPACTS, "boat": 4, "red": 2})
-    assert [(one.term, one.weight, one.impact, one.product) for one in found] == [
-        ("boat", 3, 4, 12),
-        ("red", 5, 2, 10),
-        ("sea", 2, 5, 10),
-    ]
+    products = [(one.term, one.weight, one.impact, one.product) for one in found]
+    assert products == [("boat", 3, 4, 12), ("red", 5, 2, 10), ("sea", 2, 5, 10)]
 
 
 TERMS = st.sampled_from(["a", "b", "c", "日本", "nowhere"])
-LEAVES = st.builds(Impacts, st.dictionaries(TERMS, st.integers(1, 9), max_size=4)) | st.builds(
-    Term, TERMS, st.integers(1, 9)
-)
+LEAVES = st.builds(Term, TERMS, st.integers(1, 9))
+LEAVES |= st.builds(Impacts, st.dictionaries(TERMS, st.integers(1, 9), max_size=4))
 
 
 def above(below: st.SearchStrategy) -> st.SearchStrategy:
@@ -670,9 +649,8 @@ def test_a_tree_with_another_weight_has_that_products(clause, impacts, weight) -
 
 def test_a_weight_of_zero_leaves_a_term_out_of_a_vector_and_keeps_its_condition_in_an_expression() -> None:
     assert change_weights({"boat": 3, "sea": 2}, {"boat": 0, "moon": 4}) == {"sea": 2, "moon": 4}
-    assert reweigh(parse("+boat -night red^3"), {"boat": 0, "red": 5}) == All(
-        (Unscored(Term("boat")), Not(Term("night"))), (Term("red", 5),)
-    )
+    expected = All((Unscored(Term("boat")), Not(Term("night"))), (Term("red", 5),))
+    assert reweigh(parse("+boat -night red^3"), {"boat": 0, "red": 5}) == expected
     assert reweigh(Impacts({"boat": 3}), {"boat": 9}) == Impacts({"boat": 9})
     assert reweigh(Equals("meta.year", 1), {"boat": 1}) == Equals("meta.year", 1)
     with pytest.raises(UsageError, match="below 0"):

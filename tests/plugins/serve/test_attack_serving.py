@@ -110,18 +110,15 @@ def odd_length(random: Random) -> Sent:
 
 def odd_chunks(random: Random) -> Sent:
     head = request("POST", "/api/search", None, ["Content-Type: application/json", "Transfer-Encoding: chunked"])
-    chunks = (
-        b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in (b'{"index":', b'"colours"', b"}")) + b"0\r\n\r\n"
-    )
-    return Sent(
-        head + damaged(random, chunks, (b"\r\n", b"ffffffff\r\n", b"-1\r\n", b";x=" + b"y" * 9000)), whole=False
-    )
+    pieces = (b'{"index":', b'"colours"', b"}", b"")
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+    odd = (b"\r\n", b"ffffffff\r\n", b"-1\r\n", b";x=" + b"y" * 9000)
+    return Sent(head + damaged(random, chunks, odd), whole=False)
 
 
 def odd_headers(random: Random) -> Sent:
-    header = random.choice(
-        ["Host", "Origin", "Content-Type", "Cookie", "Expect", "Upgrade", "X", "Range", "Connection"]
-    )
+    names = ["Host", "Origin", "Content-Type", "Cookie", "Expect", "Upgrade", "X", "Range", "Connection"]
+    header = random.choice(names)
     value = random.choice(["", "x" * 80_000, "[::1", "[", "100-continue", "websocket", "ÿ", "null", "a, b", "http://["])
     content = request("GET", "/api/indexes", None, [f"{header}: {value}"] * random.choice([1, 1, 2, 300]))
     return Sent(content, whole=header != "Connection")

@@ -68,11 +68,8 @@ def drawn(tmp_path_factory):
 @pytest.fixture(scope="module")
 def site(drawn):
     """The site of the index."""
-    publishing.publish(
-        ServedIndex("drawn <b>", drawn / "index", ALPHA),
-        drawn / "site",
-        publishing.Publication(map_terms=255, example=["a red square"]),
-    )
+    shown = publishing.Publication(map_terms=255, example=["a red square"])
+    publishing.publish(ServedIndex("drawn <b>", drawn / "index", ALPHA), drawn / "site", shown)
     return drawn / "site"
 
 
@@ -83,10 +80,8 @@ def content_of(site: Path, name: str):
 
 
 def test_numbers_of_seven_bits() -> None:
-    assert publishing.split_numbers(np.array([0, 1, 127, 128, 300, 1 << 40])).tolist() == [
-        *(0, 1, 127, 128, 1, 172, 2),
-        *(128, 128, 128, 128, 128, 32),
-    ]
+    octets = publishing.split_numbers(np.array([0, 1, 127, 128, 300, 1 << 40])).tolist()
+    assert octets == [0, 1, 127, 128, 1, 172, 2, 128, 128, 128, 128, 128, 32]
 
 
 def test_lists_are_counts_distances_and_impacts() -> None:
@@ -129,9 +124,8 @@ def test_a_site_holds_every_document_and_no_place(drawn, site) -> None:
 
 def test_ids_are_replaced_by_numbers(drawn) -> None:
     replaced = drawn / "replaced"
-    publishing.publish(
-        ServedIndex("drawn", drawn / "index", ALPHA), replaced, publishing.Publication(map_terms=0, replace_ids=True)
-    )
+    numbered = publishing.Publication(map_terms=0, replace_ids=True)
+    publishing.publish(ServedIndex("drawn", drawn / "index", ALPHA), replaced, numbered)
     assert [row[0] for row in content_of(replaced, "documents-0")] == [str(number) for number in range(1, 9)]
     assert not list((replaced / "data").glob("grids-*"))
     assert not any(b"deep" in file.read_bytes() for file in replaced.rglob("*.js"))
@@ -175,9 +169,8 @@ def test_the_command_prints_counts(drawn, capsys) -> None:
     publishing.command(index=drawn / "index", site=drawn / "by-command", map_terms=0, device="cpu", style="json")
     printed = json.loads(capsys.readouterr().out)
     assert printed["documents"] == 8 and printed["maps, bytes"] == 0
-    assert printed["bytes"] == sum(
-        file.stat().st_size for file in (drawn / "by-command").rglob("*") if file.is_file() and file.name != "site.json"
-    )
+    written = [file for file in (drawn / "by-command").rglob("*") if file.is_file() and file.name != "site.json"]
+    assert printed["bytes"] == sum(file.stat().st_size for file in written)
 
 
 @pytest.fixture(scope="module")
@@ -273,8 +266,7 @@ def test_signs_are_those_of_the_engine(searched, page) -> None:
         assert found == [expected, [score for _, score in expected]], text
     assert page.evaluate(SEARCH, ["+red -blue", {}, "auto"]) == page.evaluate(SEARCH, ["+red -blue", {}, "terms"])
     # A term of weight 0 adds nothing, and must still match.
-    [without, _] = page.evaluate(SEARCH, ["+red blue", {"red": 0}, "auto"])
-    [with_red, _] = page.evaluate(SEARCH, ["+red", {}, "auto"])
+    without, with_red = (page.evaluate(SEARCH, [*one, "auto"])[0] for one in (("+red blue", {"red": 0}), ("+red", {})))
     assert sorted(doc for doc, _ in without) == sorted(doc for doc, _ in with_red)
 
 

@@ -289,11 +289,8 @@ def faulty(rounds: Rounds, house: House, trouble: Trouble, through: Callable[[st
             trouble.first = random.randint(1, 8)
             seen = house.state(proxied)
             # Another line than "no such index" is a refusal; a list is the whole one.
-            assert seen == before or seen not in ("old", "new") and "other lists" not in seen, (
-                before,
-                seen,
-                trouble.kind,
-            )
+            found = before, seen, trouble.kind
+            assert seen == before or seen not in ("old", "new") and "other lists" not in seen, found
             rounds.count("searches through a faulty proxy")
         trouble.arm(random, [])
         house.ends(url, older, note)

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -188,11 +189,8 @@ def test_vectors_and_bounds(url: str) -> None:
 
 def test_refined_and_explained(url: str, shards: Path, tmp_path: Path) -> None:
     build_index(shards, tmp_path / "lucene", term_vectors=True)
-    for settings in (
-        {"query_terms": 2, "where": Unscored(Term("t2"))},
-        {"first_terms": 2, "candidates": 20},
-        {"feedback": 3, "feedback_terms": 5},
-    ):
+    reduced, refined = {"query_terms": 2, "where": Unscored(Term("t2"))}, {"first_terms": 2, "candidates": 20}
+    for settings in (reduced, refined, {"feedback": 3, "feedback_terms": 5}):
         lists = [list(search_index(one, QUERIES[:5], 9, **settings)) for one in (url, tmp_path / "lucene")]
         assert lists[0] == lists[1] and lists[0][0]
     for query, doc_ids in ((QUERIES[2], None), (QUERIES[0], ["d0"])):
@@ -287,11 +285,8 @@ def test_what_is_not_ours_stays(url_of: UrlOf, shards: Path) -> None:
             store._serve()  # type: ignore[attr-defined]
         make_foreign(store, store.place.name)
         before = tables_of(store)
-    for act in (
-        lambda: next(search_index(where, [QUERIES[0]])),
-        lambda: build_index(shards, where),
-        lambda: build_index(shards, where, overwrite=True),
-    ):
+    build = partial(build_index, shards, where)
+    for act in (lambda: next(search_index(where, [QUERIES[0]])), build, partial(build, overwrite=True)):
         with pytest.raises(ArtefactError, match="no index of ours|none of ours"):
             act()
     with opened(url_of("beside")) as store:

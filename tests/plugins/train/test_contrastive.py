@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,8 @@ def test_the_contrastive_mask_equals_the_reference(arrays: dict[str, np.ndarray]
 def test_contrastive_by_hand(options: dict[str, Any], factor: int, scale: int) -> None:
     expected = math.log(1 + math.exp(-scale))
     assert losses.contrast(torch.eye(2), torch.eye(2), **options).item() == pytest.approx(factor * expected)
-    assert losses.info_nce(losses.Encoded(torch.eye(2), torch.eye(2)), temperature=1 / scale).item() == pytest.approx(
-        expected
-    )
+    found = losses.info_nce(losses.Encoded(torch.eye(2), torch.eye(2)), temperature=1 / scale)
+    assert found.item() == pytest.approx(expected)
 
 
 def test_hard_negatives_act_in_the_first_direction_only() -> None:
@@ -286,9 +286,8 @@ def test_gradients_of_gates_and_bags():
 
     assert torch.autograd.gradcheck(loss, (logits,))
     query = torch.rand(2, 4, dtype=torch.float64, generator=generator).requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda q, d: losses.v_splade(losses.Encoded(q, d)), (query, weights.requires_grad_())
-    )
+    sides = query, weights.requires_grad_()
+    assert torch.autograd.gradcheck(lambda q, d: losses.v_splade(losses.Encoded(q, d)), sides)
 
 
 # ---- naming
@@ -402,11 +401,8 @@ def test_losses_equal_their_equations_written_as_loops():
         losses.splade_in_batch: sum(nll(i, i, [*range(count), *own[i]]) for i in range(count)) / count,
         losses.splade_shared_negatives: sum(nll(i, i, every[count:]) for i in range(count)) / count,
     }
-    errors = [
-        (score(i, i) - score(i, own[i][k]) - taught[i][0] + taught[i][1 + k]) ** 2
-        for i in range(count)
-        for k in range(negatives)
-    ]
+    every_own = product(range(count), range(negatives))
+    errors = [(score(i, i) - score(i, own[i][k]) - taught[i][0] + taught[i][1 + k]) ** 2 for i, k in every_own]
     expected[losses.splade_margin_mse] = sum(errors) / len(errors)
     wrong = [[score(i, j) - taught[i][k] for k, j in enumerate((i, *own[i]))] for i in range(count)]
     pairs = [(a - b) ** 2 for row in wrong for a in row for b in row]
@@ -457,18 +453,15 @@ def test_distil_by_hand() -> None:
     vectors = torch.eye(2)
     loss = losses.distil(losses.Encoded(vectors * 0, vectors, taught=torch.zeros(2, 2)))
     torch.testing.assert_close(loss, 2 * torch.tensor(2.0).log())
-    certain = losses.distil(
-        losses.Encoded(vectors, vectors, taught=vectors), model_temperature=0.01, teacher_temperature=0.01
-    )
-    assert certain.item() < 1e-6
+    cold = {"model_temperature": 0.01, "teacher_temperature": 0.01}
+    assert losses.distil(losses.Encoded(vectors, vectors, taught=vectors), **cold).item() < 1e-6
 
 
 def test_distil_of_bags_by_hand() -> None:
     """Bags that no document knows add ln 2 in each direction, times their weight."""
     vectors, cold = torch.eye(3)[:2], {"model_temperature": 0.01, "teacher_temperature": 0.01}
-    encoded = losses.Encoded(
-        vectors, vectors, query_bag=torch.tensor([[False, False, True]] * 2), taught=vectors @ vectors.T
-    )
+    bag = torch.tensor([[False, False, True]] * 2)
+    encoded = losses.Encoded(vectors, vectors, query_bag=bag, taught=vectors @ vectors.T)
     assert losses.distil(encoded, **cold).item() < 1e-6
     loss = losses.distil(encoded, nonparametric=0.5, **cold)
     torch.testing.assert_close(loss, 0.5 * 2 * torch.tensor(2.0).log())

@@ -133,11 +133,9 @@ def text_of(source: str, golden: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("kind", "text", "image", "size"),
     [
-        ("stair", "fresh", "fresh", 2000),
-        ("stair", "pretrained", "fresh", 2000),
+        *(("stair", text, "fresh", 2000) for text in ("fresh", "pretrained")),
         ("lexlip", "pretrained", "pretrained", 2000),
-        ("vdr-crossmodal", "fresh", "fresh", 993),
-        ("vdr-crossmodal", "pretrained", "fresh", 993),
+        *(("vdr-crossmodal", text, "fresh", 993) for text in ("fresh", "pretrained")),
         ("vdr-crossmodal", "pretrained", "pretrained", 993),
     ],
 )

@@ -41,15 +41,10 @@ def masked_lm(weights, layers):
     """A BertForMaskedLM with its layers from the keys below `layers`; the decoder is not tied."""
     import transformers
 
-    config = transformers.BertConfig(
-        vocab_size=len(weights["bert.embeddings.word_embeddings.weight"]),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=len(weights["bert.embeddings.position_embeddings.weight"]),
-        tie_word_embeddings=False,
-    )
+    words, places = (len(weights[f"bert.embeddings.{kind}_embeddings.weight"]) for kind in ("word", "position"))
+    sizes = {"vocab_size": words, "max_position_embeddings": places, "hidden_size": 16, "intermediate_size": 64}
+    blocks = {"num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.BertConfig(**sizes, **blocks, tie_word_embeddings=False)
     model = transformers.BertForMaskedLM(config).eval()
     inner = "bert.encoder.layer."
     own = {key: value for key, value in weights.items() if not key.startswith((inner, "decoder_heads."))}
@@ -93,9 +88,8 @@ def test_masked_words_and_bottleneck_of_phase_1(shared):
     }
     text, image = outputs["text_rep"][:3], outputs["image_rep"]
     for name, part in predicted.items():
-        assert losses.masked_words(Encoded(text, image, predicted=(part,))).item() == pytest.approx(
-            golden[name], rel=1e-5
-        )
+        found = losses.masked_words(Encoded(text, image, predicted=(part,)))
+        assert found.item() == pytest.approx(golden[name], rel=1e-5)
     whole = Encoded(text, image, predicted=tuple(predicted.values()))
     total = with_flops(losses.lexlip(whole) + losses.masked_words(whole), text, image)
     assert total == pytest.approx(golden["total_training_loss"], rel=1e-5)

@@ -94,18 +94,12 @@ def test_parameters_are_counted_without_weights(tmp_path):
 
 def test_a_recipe_of_a_row_is_read_with_its_options():
     """Every `recipe` is a file and options of `train`, whose kind is the encoder of the row."""
-    recipes = {
-        cell.system.recipe: cell.system.encoder
-        for table in load_published_tables().values()
-        for cell in table.cells
-        if cell.system and cell.system.recipe
-    }
+    systems = [cell.system for table in load_published_tables().values() for cell in table.cells]
+    recipes = {system.recipe: system.encoder for system in systems if system and system.recipe}
     assert len(recipes) >= 8
     for text, encoder in recipes.items():
         name, *options = shlex.split(text)
         parsed = typer.main.get_command(make_app(command)).make_context("train", ["--recipe", name, *options])
-        recipe = read_recipe(
-            find_expected_folder().parent / "recipes" / name,
-            parse_changes(parse_settings(parsed.params["settings"] or ())),
-        )
+        changes = parse_changes(parse_settings(parsed.params["settings"] or ()))
+        recipe = read_recipe(find_expected_folder().parent / "recipes" / name, changes)
         assert recipe.model.kind == encoder

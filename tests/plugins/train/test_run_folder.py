@@ -46,12 +46,8 @@ DATA = {"training": "a", "validation": "b"}
 def recipe_of(corpus: str, **changes: Any) -> Recipe:
     """A recipe of six steps; `changes` replace top-level entries."""
     tower = {"width": 8, "layers": 1, "heads": 2}
-    model = {
-        "kind": "vdr-crossmodal",
-        "topk": 4,
-        "text": {**tower, "max_length": 8, "dropout": 0.1},
-        "image": {**tower, "resolution": 16, "patch_size": 8},
-    }
+    sides = {"text": {**tower, "max_length": 8, "dropout": 0.1}, "image": {**tower, "resolution": 16, "patch_size": 8}}
+    model = {"kind": "vdr-crossmodal", "topk": 4, **sides}
     objective = {"name": "vdr", "options": {"topk": 4}}
     plan = {"steps": 6, "batch_size": 4, "warmup_steps": 2}
     every = {"state_every": 2, "log_every": 4, "validate_every": 6}

@@ -61,14 +61,9 @@ def recipe_of(corpus: str, networks: dict[str, str], kind: str = "vdr-crossmodal
         "augmentation": {"flip": True},
         "optimisation": {"steps": 4, "batch_size": 4, "warmup_steps": 1, "average": 0.5, "learning_rate": 0.01},
     }
-    model = {
-        "kind": kind,
-        "topk": 8,
-        "dimensions": 6,
-        "hidden": 10,
-        "text": {"checkpoint": networks["text"], "least": 1, "max_length": 16, "dropout": 0.1},
-        "image": {"checkpoint": networks["image"], "grid": 2, "dropout": 0.1, "cells": 0.3},
-    }
+    text = {"checkpoint": networks["text"], "least": 1, "max_length": 16, "dropout": 0.1}
+    image = {"checkpoint": networks["image"], "grid": 2, "dropout": 0.1, "cells": 0.3}
+    model = {"kind": kind, "topk": 8, "dimensions": 6, "hidden": 10, "text": text, "image": image}
     stages = [stage, {**stage, "trained": [*HEADS, "encoder_p.network.*"], "views": 0, **second}]
     return tiny_recipe(corpus, model, stages=stages, validate_every=4, state_every=2)
 

@@ -207,9 +207,8 @@ def test_pairs_are_documents_and_topics(tmp_path: Path) -> None:
     assert [(qrel.query_id, qrel.doc_id) for qrel in data.qrels()] == [(i, i) for i in ids]
     assert [open_image(document.image or "").size for document in data.documents()] == [(16, 16)] * 5
     pattern = load_dataset(f"webdataset:{tmp_path}/{{00000..00001}}.tar", "train", direction="image-to-text")
-    assert [(document.doc_id, document.text) for document in pattern.documents()] == [
-        (i, picture(n)[1]) for n, i in enumerate(ids)
-    ]
+    expected = [(i, picture(n)[1]) for n, i in enumerate(ids)]
+    assert [(document.doc_id, document.text) for document in pattern.documents()] == expected
     assert [topic.image for topic in pattern.topics()] == [document.image for document in data.documents()]
     assert [d.doc_id for d in load_dataset(f"webdataset:{tmp_path}/00001.tar").documents()] == ids[3:]
 

@@ -268,9 +268,8 @@ def batches_of(data: QueriesWithPassages, size: int, negatives: int, texts: str)
     """Batches whose texts have their position plus 5 as only token, so that they can be read back."""
     recipe, folder = recipe_of(texts, "vdr"), Path(texts.removeprefix("pairs:")).parent
     columns = material_of(recipe, folder / "made").columns
-    queries, passages = (
-        TextStore.make([([5 + n], [0]) for n in range(count)], columns, 0) for count in (len(data), len(data.passages))
-    )
+    rows = [[([5 + n], [0]) for n in range(count)] for count in (len(data), len(data.passages))]
+    queries, passages = (TextStore.make(of_side, columns, 0) for of_side in rows)
     return QueryBatches(data, queries, passages, size, negatives, seed=1)
 
 

@@ -55,12 +55,9 @@ def recipe_of(corpus: str, **changes: Any) -> Recipe:
     """A recipe small enough for a test; `changes` replace top-level entries."""
     tower = {"width": 16, "layers": 1, "heads": 2}
     stem = {"widths": [8, 16], "blocks": [0, 1]}
-    model = {
-        "kind": "vdr-crossmodal",
-        "topk": 8,
-        "text": {**tower, "max_length": 12, "dropout": 0.1},
-        "image": {**tower, "resolution": 16, "patch_size": 4, "stem": stem},
-    }
+    image = {**tower, "resolution": 16, "patch_size": 4, "stem": stem}
+    text = {**tower, "max_length": 12, "dropout": 0.1}
+    model = {"kind": "vdr-crossmodal", "topk": 8, "text": text, "image": image}
     content = {
         "objective": {"name": "vdr", "learn_temperature": True, "options": {"topk": 8, "normalised": True}},
         "augmentation": {"shift": 1},
@@ -368,9 +365,8 @@ def test_no_room_for_the_images_says_how_much_is_needed(corpus, tmp_path, monkey
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    with pytest.raises(
-        ArtefactError, match=rf"stored-pixels-training-\w{{16}}.npy: the disk is full \({12 * 16 * 16 * 3:,} bytes need"
-    ):
+    expected = rf"stored-pixels-training-\w{{16}}.npy: the disk is full \({12 * 16 * 16 * 3:,} bytes need"
+    with pytest.raises(ArtefactError, match=expected):
         train(recipe_of(corpus), tmp_path, device="cpu")
     assert not list(tmp_path.glob("stored-*"))
 
