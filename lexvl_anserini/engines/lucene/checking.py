@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.approximation import PREPARE
 from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.engines.index_folder import (
     APPROXIMATE,
+    PREPARE,
     RESIDENT,
     list_resident_paths,
     read_commit_id,

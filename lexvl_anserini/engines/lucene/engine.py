@@ -20,12 +20,12 @@ import numpy as np
 import orjson
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.approximation import choose_setting
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine, check_switches, open_verified, read_switches
 from lexvl_anserini.engines.index_folder import (
     APPROXIMATE,
     RESIDENT,
     BuiltIndex,
+    choose_setting,
     read_report,
     read_settled,
     write_index,
