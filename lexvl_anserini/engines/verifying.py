@@ -87,9 +87,7 @@ def _open_one_more(path: Path) -> FileIO:
 class Verification:
     """Compares files with the checksums at their ends; the comparison begins at once and is made once.
 
-    Args:
-        names: of Lucene's files, and of other files with such an end.
-        remedies: what to do about a damaged file, by name, other than to build the index again.
+    `remedies` say what to do about a damaged file, by name, other than to build the index again.
     """
 
     def __init__(self, files: HeldFiles, names: Iterable[str], remedies: Mapping[str, str] = MappingProxyType({})):

@@ -32,9 +32,8 @@ from lexvl_anserini.engines.index_folder import (
 )
 from lexvl_anserini.engines.jvm import Exclusive, call_cast, call_java, get_java_class, get_our_class, raise_java_errors
 from lexvl_anserini.engines.lucene import fields, writing
-from lexvl_anserini.engines.lucene.checking import check_index
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, Compiler, LucenePostings
-from lexvl_anserini.engines.lucene.updating import append, delete, merge, repair
+from lexvl_anserini.engines.lucene.updating import append, check_index, delete, merge, repair
 from lexvl_anserini.engines.resident.choosing import Resident, find_usable_files, lacks_kernels
 from lexvl_anserini.engines.resident.layout import REMEDY, parse_contents
 from lexvl_anserini.engines.verifying import HeldFiles, Reading, Verification
@@ -313,7 +312,7 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
 
     @staticmethod
     def check(index: Path, shards: Sequence[Path], progress: Progress = silent) -> dict[str, Any]:
-        """Compares an index with its shards; see `checking`."""
+        """Compares an index with its shards; see `updating`."""
         return check_index(index, shards, LuceneEngine, progress)
 
     @staticmethod
@@ -341,14 +340,8 @@ class OpenedIndex:
     """One state of an index, whose files are compared with their checksums.
 
     Resident postings of all its documents are opened without Java, which then opens Lucene's files when `reader` is
-    first read: those that are held since, even if another process replaced the index.
-
-    Attributes:
-        files: all files of the index.
-        manifest: of the opened state; that of the call may be older.
-        places: Lucene's number of documents, deleted ones included.
-        resident: the resident postings; None where they do not serve.
-        verifications: of the files that are open.
+    first read: those that are held since, even if another process replaced the index. `manifest` is that of the opened
+    state; `places` counts deleted documents too; `resident` is None where resident postings do not serve.
     """
 
     def __init__(self, index: Path, manifest: Manifest):

@@ -40,9 +40,7 @@ BATCH_HITS = 1 << 17  # hits that one call returns, about 20 bytes each
 BATCH_QUERIES = 256
 BATCH_TERMS = 1 << 18
 
-KNOWN_BYTES = (
-    1 << 28
-)  # terms whose places in the index are cached take at most so many, each `TERM_BYTES` beside its own
+KNOWN_BYTES = 1 << 28  # of the terms whose places in the index are cached, each with `TERM_BYTES` beside its own
 TERM_BYTES = 200
 
 HEADER = Struct("<ii")  # before each list: the number of hits, and of the bytes of their ids
