@@ -215,11 +215,9 @@ class LuceneSearch(ImpactEngine):
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has, read from the postings."""
         with self.opened.reading():
-            return (
-                self.resident.impacts(doc_id, terms)
-                if self.resident
-                else fields.read_impacts(self.reader, doc_id, terms)
-            )
+            if self.resident:
+                return self.resident.impacts(doc_id, terms)
+            return fields.read_impacts(self.reader, doc_id, terms)
 
     def vector(self, doc_id: str) -> dict[str, int]:
         """The document's whole vector, read from its term vector."""
@@ -280,10 +278,8 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
                 whole.refuse_duplicates()
                 expect_counts(f"{index} after writing", whole.counts(), counts)
                 [segment] = whole.segments()
-                there = {segment.state: RESIDENT} if options.resident else {}
-                writing.finish_index(
-                    part, whole, manifest, counts, options, writing.list_sources(shards, manifest), there=there
-                )
+                there, sources = {segment.state: RESIDENT}, writing.list_sources(shards, manifest)
+                writing.finish_index(part, whole, manifest, counts, options, sources, there=there)
         if lacks_kernels(index):
             with open_verified(LuceneEngine(index, manifest)) as engine:
                 assert engine.resident is not None, "`lacks_kernels` reads its files"

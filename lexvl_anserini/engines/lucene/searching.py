@@ -49,12 +49,8 @@ HEADER = Struct("<ii")  # before each list: the number of hits, and of the bytes
 class BatchSearcher:
     """Computes dot products with the documents of an open index; all forms of its postings give the same lists.
 
-    Attributes:
-        lucene: returns Lucene's postings.
-        max_impact: the greatest impact of all, if known.
-        serving: receives the number of queries that were answered, and returns the resident postings, or None where
-            Lucene's answer; itself None for an index without them.
-        served: the number of queries that each form has answered.
+    `serving` receives the number of queries that were answered, and returns the resident postings, or None where
+    Lucene's answer; it is None for an index without them. `served` counts the queries of each form.
     """
 
     def __init__(
@@ -132,11 +128,8 @@ class BatchSearcher:
             lists = resident.lists(checked, hits, threads, allowed, best)
         else:
             assert allowed is None, "Lucene's postings have no filter"
-            lists = (
-                list(group_by_documents(passages, batch, hits, best))
-                if best
-                else self.lucene().lists(checked, hits, threads)
-            )
+            grouped = best and list(group_by_documents(passages, batch, hits, best))
+            lists = grouped or self.lucene().lists(checked, hits, threads)
         self.count((resident or self.lucene()).name, len(batch))
         return lists
 

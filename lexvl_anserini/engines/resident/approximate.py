@@ -186,12 +186,7 @@ class Summaries(NamedTuple):
 
 
 def summaries(vectors: DocumentVectors, members: np.ndarray, starts: np.ndarray, greatest: np.ndarray) -> Summaries:
-    """The summaries of all groups, by ascending term, then group.
-
-    Args:
-        members, starts: as `group` returns them.
-        greatest: int32 [terms], the greatest impact of each term.
-    """
+    """The summaries of groups, as `group` returns these, by ascending term, then group; `greatest` is int32 [terms]."""
     sums, touched = np.zeros(len(greatest), "i4"), np.empty(len(greatest), "i4")
     chunks = [Summaries(*(np.empty(0, "i4"),) * 3)]
     for first, last in spans(np.diff(vectors.starts)[members], starts):
