@@ -191,13 +191,11 @@ def test_an_index_that_changes_while_it_is_read_is_named_and_nothing_is_written(
 
 def test_merge_of_shards_and_of_indexes(tmp_path, index):
     second = shards(tmp_path / "second", SECOND, suffix="parquet")
-    build_index([tmp_path / "first", second], tmp_path / "merged")
-    expect(tmp_path / "merged", dict([*FIRST, *SECOND]))
-    build_index(second, tmp_path / "other")
-    build_index([index, tmp_path / "other"], tmp_path / "of-indexes")
-    expect(tmp_path / "of-indexes", dict([*FIRST, *SECOND]))
-    for made in ("merged", "of-indexes"):
-        assert check_index(tmp_path / made, [second, tmp_path / "first"])["ids"] == 5
+    other = build_index(second, tmp_path / "other").path
+    for name, sources in (("merged", [tmp_path / "first", second]), ("of-indexes", [index, other])):
+        made = build_index(sources, tmp_path / name).path
+        expect(made, dict([*FIRST, *SECOND]))
+        assert check_index(made, [second, tmp_path / "first"])["ids"] == 5
     with pytest.raises(UsageError, match="an index; name the shards that it was built from"):
         check_index(tmp_path / "merged", index)
 

@@ -120,16 +120,17 @@ class BatchSearcher:
         checked = QueryBatch(batch)
         self._refuse_inexact(checked)
         resident = self.resident()
+        assert resident is not None or allowed is None, "Lucene's postings have no filter"
 
         def passages(some: Sequence[ImpactQuery], depth: int) -> list[RankedList]:
             return self.lucene().lists(QueryBatch(some), min(depth, self.documents), threads)
 
         if resident is not None:
             lists = resident.lists(checked, hits, threads, allowed, best)
+        elif best:
+            lists = list(group_by_documents(passages, batch, hits, best))
         else:
-            assert allowed is None, "Lucene's postings have no filter"
-            grouped = best and list(group_by_documents(passages, batch, hits, best))
-            lists = grouped or self.lucene().lists(checked, hits, threads)
+            lists = self.lucene().lists(checked, hits, threads)
         self.count((resident or self.lucene()).name, len(batch))
         return lists
 
