@@ -97,11 +97,7 @@ def merge(
     unchanged = Unchanged(sources)
     manifests = [read_source_manifest(source) for source in sources]
     manifest = combine_manifests(manifests, sources)
-    with (
-        write_index(index, sources[0], manifest) as part,
-        unchanged,
-        raise_java_errors(f"{index}: cannot be written"),
-    ):
+    with write_index(index, sources[0], manifest) as part, unchanged, raise_java_errors(f"{index}: cannot be written"):
         fields: dict[str, str] = {}
         created = read_creator(filter(is_index, sources))
         with _updater(index, part, created, options) as updater:
