@@ -14,9 +14,8 @@ import orjson
 import typer
 
 from lexvl_anserini import cli
-from lexvl_anserini.engines.approximation import read_recall
 from lexvl_anserini.engines.engine import index_path
-from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report
+from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_recall, read_report
 from lexvl_anserini.ground.errors import LexvlError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, RunManifest
 from lexvl_anserini.ground.records import Topic

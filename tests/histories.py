@@ -1,6 +1,6 @@
 """Random histories of an index that changes, and the index that is built anew of the documents that are left."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -18,15 +18,8 @@ from lexvl_anserini.engines.resident.packing import read_vectors
 from lexvl_anserini.ground.errors import DataError, LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.queries.clauses import All, AnyOf, Equals, Ids, Impacts, Not, Range, Term, Text, TreeQuery
-from lexvl_anserini.searching.building import (
-    append_index,
-    approximate_index,
-    build_index,
-    check_index,
-    delete_documents,
-    repair_index,
-)
+from lexvl_anserini.queries import clauses
+from lexvl_anserini.searching import building
 from lexvl_anserini.searching.search import Cut, Search
 from lexvl_anserini.searching.searcher import Searcher
 
@@ -76,7 +69,7 @@ class History:
 
     def build(self, *sources: Path) -> Path:
         target = self.folder / f"index{next(self.numbers)}"
-        return build_index(sources, target, self.random.choice([1, 2]), **self.options).path
+        return building.build_index(sources, target, self.random.choice([1, 2]), **self.options).path
 
     def step(self) -> None:
         """One change, by chance."""
@@ -86,19 +79,19 @@ class History:
             self.repair()
 
     def append(self) -> None:
-        append_index(self.index, self.receive(self.draw(self.random.choice([1, 3, 15]))))
+        building.append_index(self.index, self.receive(self.draw(self.random.choice([1, 3, 15]))))
 
     def other(self) -> Path:
         """Another index, in which a document was deleted, whose others this one is going to have."""
         new = self.draw(self.random.choice([1, 5]))
         other, gone = self.build(self.receive(new)), self.random.choice(sorted(new))
-        delete_documents(other, [gone])
+        building.delete_documents(other, [gone])
         self.deleted.append([gone])
         del self.documents[gone]
         return other
 
     def join(self) -> None:
-        append_index(self.index, self.other(), replace=self.random.random() < 0.5)
+        building.append_index(self.index, self.other(), replace=self.random.random() < 0.5)
 
     def merge(self) -> None:
         before = self.index
@@ -106,7 +99,7 @@ class History:
 
     def replace(self) -> None:
         new = self.draw(self.random.choice([0, 1, 5]), again=self.random.choice([1, 3, 20]))
-        append_index(self.index, self.receive(new), replace=True)
+        building.append_index(self.index, self.receive(new), replace=True)
 
     def again(self) -> None:
         """Shards that it knows bring back their documents, and the same request again changes nothing."""
@@ -116,7 +109,7 @@ class History:
             self.sources.append(source)
             self.documents |= source[1]
         for _ in range(2):
-            append_index(self.index, source[0], replace=True)
+            building.append_index(self.index, source[0], replace=True)
 
     def delete(self) -> None:
         """Some documents, those of the greatest impacts, or those of an earlier deletion that are there again."""
@@ -126,24 +119,24 @@ class History:
         if gone and not self.documents.keys() <= set(gone):
             self.deleted.append(gone)
             for _ in range(2):
-                delete_documents(self.index, gone)
+                building.delete_documents(self.index, gone)
             self.documents = {doc_id: d for doc_id, d in self.documents.items() if doc_id not in gone}
 
     def prepare(self) -> None:
         if any(document.vector for document in self.documents.values()):
-            approximate_index(self.index)
+            building.approximate_index(self.index)
             assert read_report(self.index).approximate_bytes
 
     def repair(self) -> None:
         """A file of resident postings is lost, and written again."""
         (self.index / self.random.choice(sorted(read_resident_files(self.index)))).unlink()
-        assert repair_index(self.index) and not repair_index(self.index)
+        assert building.repair_index(self.index) and not building.repair_index(self.index)
 
     def compare(self) -> int:
         """Compares all that the index says with that of the one that is built anew; returns how many searches."""
         anew = self.build(self.write(self.documents))
         self.compare_counts(anew)
-        assert check_index(self.index, [folder for folder, _ in self.sources])["problems"] == 0
+        assert building.check_index(self.index, [folder for folder, _ in self.sources])["problems"] == 0
         oracle, drawn = Oracle([*self.documents.values()]), [self.draw_search() for _ in range(25)]
         for form in CHOICES:
             with set_environment(**{VARIABLE: form}), Searcher(self.index) as changed, Searcher(anew) as expected:
@@ -151,7 +144,7 @@ class History:
                     found, wanted = (answer(s, query, hits, settings) for s in (changed, expected))
                     assert found == wanted, (form, query, hits, settings)
                     if not settings and isinstance(found, list) and "Text(" not in repr(query):
-                        clause = query.clause if isinstance(query, TreeQuery) else Impacts(query.vector)
+                        clause = query.clause if isinstance(query, clauses.TreeQuery) else clauses.Impacts(query.vector)
                         assert found == oracle.ranked(clause, hits), (form, query, hits)
                 self.compare_documents(changed, expected)
                 self.compare_approximate(changed, oracle)
@@ -189,7 +182,7 @@ class History:
         found = answer(changed, query, hits, {"approximate": 0.5})
         assert isinstance(found, list) or not prepared or "could reach" in found
         if isinstance(found, list):
-            every = oracle.ranked(Impacts(query.vector), len(self.documents))
+            every = oracle.ranked(clauses.Impacts(query.vector), len(self.documents))
             assert set(found) <= set(every) and len(set(found)) == len(found)
             assert len(self.documents) > 32 or found == every[:hits]
 
@@ -198,17 +191,9 @@ class History:
         return {term: self.random.choice([1, 2, 9, 255, 2**15]) for term in terms}
 
     def draw_tree(self, depth: int = 2) -> Any:
-        leaves: list[Callable[[], Any]] = [
-            lambda: Term(self.random.choice(self.terms), self.random.choice([1, 3])),
-            lambda: Impacts(self.draw_vector(3) or {"a": 1}),
-            lambda: Equals("meta.place", "Rome"),
-            lambda: Range("meta.year", 2001, self.random.choice([None, 2002])),
-            lambda: Ids((*self.random.sample(sorted(self.documents), 1), "nobody")),
-        ]
-        if depth == 0 or self.random.random() < 0.3:
-            return self.random.choice(leaves)()
-        first, second = self.draw_tree(depth - 1), self.draw_tree(depth - 1)
-        return self.random.choice([All((first, second)), All((first,), (second,)), AnyOf((first, second)), Not(first)])
+        last = self.random.choice([None, 2002])
+        conditions = clauses.Equals("meta.place", "Rome"), clauses.Range("meta.year", 2001, last)
+        return draw_tree(self.random, self.terms, sorted(self.documents), depth, conditions)
 
     def draw_search(self) -> tuple[Any, int, dict[str, Any]]:
         """A query or a tree, the number of hits, and settings of `Search`."""
@@ -216,7 +201,9 @@ class History:
         if self.random.random() < 0.7:
             return ImpactQuery(name, self.draw_vector(8)), hits, self.random.choice([*self.draw_settings()])
         tree = self.draw_tree()
-        return TreeQuery(name, AnyOf((tree, Text("dog sea"))) if self.options.get("text") else tree), hits, {}
+        if self.options.get("text"):
+            tree = clauses.AnyOf((tree, clauses.Text("dog sea")))
+        return clauses.TreeQuery(name, tree), hits, {}
 
     def draw_settings(self) -> Iterator[dict[str, Any]]:
         """Settings of each kind."""
@@ -242,3 +229,29 @@ def answer(searcher: Searcher, query: Any, hits: int, settings: Mapping[str, Any
     except LexvlError as error:
         return str(error).replace(str(searcher.index.path), "INDEX")
     return [(hit.doc_id, hit.score) for hit in found]
+
+
+def draw_tree(
+    random: Random, terms: Sequence[str], ids: Sequence[str], depth: int = 4, conditions: Sequence[clauses.Clause] = ()
+) -> clauses.Clause:
+    kind = random.choice(["term", "impacts", "ids", *conditions, *(["a", "o", "n", "b", "u"] * 2 if depth else ())])
+    if isinstance(kind, clauses.Clause):
+        return kind
+    count = random.randint(0, 3) if kind in "ao" else 0
+    below = [draw_tree(random, terms, ids, depth - 1, conditions) for _ in range(count)]
+    if kind == "term":
+        return clauses.Term(random.choice([*terms, "nowhere"]), random.choice([1, 1, 2, 200]))
+    if kind == "impacts":
+        some = random.sample(terms, random.randint(0, min(5, len(terms))))
+        return clauses.Impacts({term: random.choice([1, 3, 255]) for term in some})
+    if kind == "ids":
+        return clauses.Ids(tuple(random.sample([*ids, "nobody"], random.randint(0, min(4, len(ids))))))
+    if kind == "a":
+        required = random.randint(0, len(below))
+        return clauses.All(tuple(below[:required]), tuple(below[required:]))
+    if kind == "o":
+        return clauses.AnyOf(tuple(below))
+    inner = draw_tree(random, terms, ids, depth - 1, conditions)
+    if kind == "b":
+        return clauses.Boost(inner, random.choice([0, 1, 2, 7]))
+    return clauses.Not(inner) if kind == "n" else clauses.Unscored(inner)

@@ -51,25 +51,22 @@ class HeldFiles:
             self._files = {path.name: opening.enter_context(_open_one_more(path)) for path in paths}
             self.close = opening.pop_all().close
 
-    def _place(self, name: str) -> str:
+    def find(self, name: str) -> str:
+        """Returns a path to a file."""
         held = self._files.get(name)
         return str(self.folder / name) if held is None else f"/dev/fd/{held.fileno()}"
 
     def open(self, name: str) -> BinaryIO:
         """Opens a file once more, under its name."""
-        place = self._place(name)
+        place = self.find(name)
         return open(self.folder / name, "rb", opener=lambda _, flags: os.open(place, flags))
-
-    def measure(self, name: str) -> int:
-        """Returns the size of a file."""
-        return Path(self._place(name)).stat().st_size
 
     @contextmanager
     def link(self) -> Iterator[Path]:
         """Yields a folder of links to the files, for a library that opens files by their names."""
         with TemporaryDirectory(prefix="lexvl-") as folder:
             for name in self._files:
-                Path(folder, name).symlink_to(self._place(name))
+                Path(folder, name).symlink_to(self.find(name))
             yield Path(folder)
 
 
@@ -87,9 +84,7 @@ def _open_one_more(path: Path) -> FileIO:
 class Verification:
     """Compares files with the checksums at their ends; the comparison begins at once and is made once.
 
-    Args:
-        names: of Lucene's files, and of other files with such an end.
-        remedies: what to do about a damaged file, by name, other than to build the index again.
+    `remedies` say what to do about a damaged file, by name, other than to build the index again.
     """
 
     def __init__(self, files: HeldFiles, names: Iterable[str], remedies: Mapping[str, str] = MappingProxyType({})):
@@ -99,7 +94,7 @@ class Verification:
         self._names = sorted(names, key=lambda name: (name not in remedies, name))
         self._compared = {name: Event() for name in remedies}
         try:
-            self._small = sum(map(files.measure, self._names)) <= VERIFIED_BYTES
+            self._small = sum(Path(files.find(name)).stat().st_size for name in self._names) <= VERIFIED_BYTES
         except OSError as error:
             raise ArtefactError(f"{files.folder}: a file of the index cannot be read ({error})") from error
         self._thread = Thread(target=self._compare, name="lexvl-verification", daemon=True)

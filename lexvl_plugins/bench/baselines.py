@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 from scipy import sparse
 
-from lexvl_anserini.engines.approximation import Exact, compute_mean_recall
+from lexvl_anserini.engines.index_folder import Exact, compute_mean_recall
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.shards.reading import Columns, check_shards, read_shard, read_vocabulary, shard_pieces

@@ -149,8 +149,7 @@ def search_ours(index: str, queries: str, resident: bool) -> Ready:
 
 def search_approximately(index: str, queries: str, exact: str) -> Ready:
     """A worker around our approximate search, prepared and measured with these queries as `baselines` are."""
-    from lexvl_anserini.engines.approximation import compute_mean_recall, read_recall
-    from lexvl_anserini.engines.index_folder import read_report
+    from lexvl_anserini.engines.index_folder import compute_mean_recall, read_recall, read_report
     from lexvl_anserini.searching.building import approximate_index
 
     path, best = Path(index), dict[int, float]()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from brute_force import Doc, Oracle
+from histories import draw_tree
 from memory_engine import MemoryEngine
 from rounds import Rounds
 from shard_folders import Documents, write_shards
@@ -15,7 +16,7 @@ from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
-from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Ids, Impacts, Not, Term, Unscored
+from lexvl_anserini.queries.clauses import Boost, Clause, Impacts, Not, Term, Unscored
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.searching.building import build_index, check_index
 from lexvl_anserini.searching.shared_terms import explain_documents
@@ -71,25 +72,6 @@ def some_query(random: Random, terms: list[str]) -> dict[str, int]:
     largest = random.choice([1, 2, 255, 2**16, SCORE_LIMIT - 1])
     chosen = random.sample(terms, random.randint(0, min(len(terms), 50))) + ["nowhere"] * (random.random() < 0.2)
     return {term: random.randint(1, largest) for term in chosen}
-
-
-def some_tree(random: Random, terms: list[str], ids: list[str], depth: int = 4) -> Clause:
-    kind = random.choice(["term", "impacts", "ids"] if not depth else ["term", "impacts", "ids", *"aonbu", *"aonbu"])
-    below = [some_tree(random, terms, ids, depth - 1) for _ in range(random.randint(0, 3))] if kind in "ao" else []
-    if kind == "term":
-        return Term(random.choice([*terms, "nowhere"]), random.choice([1, 1, 2, 200]))
-    if kind == "impacts":
-        some = random.sample(terms, random.randint(0, min(5, len(terms))))
-        return Impacts({term: random.choice([1, 3, 255]) for term in some})
-    if kind == "ids":
-        return Ids(tuple(random.sample([*ids, "nobody"], random.randint(0, min(4, len(ids))))))
-    if kind == "a":
-        required = random.randint(0, len(below))
-        return All(tuple(below[:required]), tuple(below[required:]))
-    if kind == "o":
-        return AnyOf(tuple(below))
-    inner = some_tree(random, terms, ids, depth - 1)
-    return Not(inner) if kind == "n" else Unscored(inner) if kind == "u" else Boost(inner, random.choice([0, 1, 2, 7]))
 
 
 def most_of(clause: Clause, vectors: Vectors) -> float:
@@ -154,7 +136,7 @@ def compare_queries(
 
 def trees(random: Random, terms: list[str], ids: list[str]) -> Iterator[Clause]:
     for _ in range(25):
-        yield some_tree(random, terms, ids)
+        yield draw_tree(random, terms, ids)
     for _ in range(25):
         try:
             yield parse(some_expression(random, terms))

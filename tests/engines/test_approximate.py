@@ -10,13 +10,18 @@ from lucene_indexes import flip
 from shard_folders import write_dense_shards, write_shards
 
 from eval.measures.inputs import describe_run
-from lexvl_anserini.engines import approximation
-from lexvl_anserini.engines.approximation import MEASURED_HITS, choose_setting, compute_mean_recall
-from lexvl_anserini.engines.index_folder import APPROXIMATE, IndexReport, read_report
+from lexvl_anserini.engines.index_folder import (
+    APPROXIMATE,
+    MEASURED_HITS,
+    REACHES,
+    IndexReport,
+    choose_setting,
+    compute_mean_recall,
+    read_report,
+)
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.resident import grouping
-from lexvl_anserini.engines.resident.approximate import ApproximatePostings
-from lexvl_anserini.engines.resident.grouping import DocumentVectors, group, summaries
+from lexvl_anserini.engines.resident import approximate as approximating
+from lexvl_anserini.engines.resident.approximate import ApproximatePostings, DocumentVectors, group, summaries
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import RunManifest, read_manifest
@@ -101,7 +106,7 @@ def dot(vector, document):
 
 
 def test_similar_documents_are_in_one_group(monkeypatch):
-    monkeypatch.setattr(grouping, "GROUP_SIZE", 2)
+    monkeypatch.setattr(approximating, "GROUP_SIZE", 2)
     # Even documents have the term 0, odd ones the term 1; the last two have none.
     rows = [{number % 2: 9, 2 + number % 3: 1} for number in range(20)] + [{}, {}]
     members, starts = group(csr(rows), 5)
@@ -111,7 +116,7 @@ def test_similar_documents_are_in_one_group(monkeypatch):
 
 
 def test_equal_documents_are_divided_all_the_same(monkeypatch):
-    monkeypatch.setattr(grouping, "GROUP_SIZE", 4)
+    monkeypatch.setattr(approximating, "GROUP_SIZE", 4)
     members, starts = group(csr([{0: 3}] * 50), 1)
     assert members.tolist() == list(range(50)) and max(np.diff(starts)) <= 8
     assert len(group(csr([{}]), 1)[0]) == 0
@@ -372,4 +377,4 @@ def test_reports_of_other_versions_stay_readable(index):
     write_json(index / "index.json", {**raw, "approximation": {"settings": [{"hits": "10"}]}})
     with pytest.raises(ArtefactError, match=r"approximation\.settings\[0\]\.hits is \"10\", expected an integer"):
         read_report(index)
-    assert tuple(sorted(approximation.REACHES, reverse=True)) == approximation.REACHES
+    assert tuple(sorted(REACHES, reverse=True)) == REACHES

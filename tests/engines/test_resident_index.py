@@ -28,13 +28,7 @@ from lexvl_anserini.ground.machine import is_compiled, mark_compiled
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import All, Ids, Not, Term
-from lexvl_anserini.searching.building import (
-    append_index,
-    build_index,
-    check_index,
-    delete_documents,
-    repair_index,
-)
+from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents, repair_index
 from lexvl_anserini.searching.searcher import SearchCost, search_index
 
 MORE = [("e1", {"t1": 250, "t2": 3}), ("d3", {"t1": 9})]

@@ -219,26 +219,16 @@ def test_other_texts_are_no_cut(text: str) -> None:
 
 def test_a_list_ends_before_the_first_lower_score() -> None:
     hits = rank_hits("q", [("a", 3), ("b", 2), ("c", 2), ("d", -1)])
-    assert [ids(hits.down_to(least)) for least in (4, 3, 2, 1.5, -1)] == [
-        [],
-        ["a"],
-        ["a", "b", "c"],
-        ["a", "b", "c"],
-        [*"abcd"],
-    ]
+    assert ["".join(ids(hits.down_to(least))) for least in (4, 3, 2, 1.5, -1)] == ["", "a", "abc", "abc", "abcd"]
     assert hits.down_to(2).query_id == "q" and not rank_hits("q", []).down_to(0)
 
 
 @pytest.mark.parametrize(
     ("cut", "kept"),
     [
-        ("4", ["d2", "d1"]),
-        ("5", ["d2"]),
-        ("7", []),
-        ("50%", ["d2", "d1"]),
-        ("50.1%", ["d2"]),
-        ("75%", ["d2"]),
-        ("76%", []),
+        *((cut, ["d2", "d1"]) for cut in ("4", "50%")),
+        *((cut, ["d2"]) for cut in ("5", "50.1%", "75%")),
+        *((cut, []) for cut in ("7", "76%")),
     ],
 )
 def test_hits_have_the_least_score(index: Path, cut: str, kept: list[str]) -> None:

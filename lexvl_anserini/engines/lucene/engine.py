@@ -20,21 +20,20 @@ import numpy as np
 import orjson
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.approximation import choose_setting
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine, check_switches, open_verified, read_switches
 from lexvl_anserini.engines.index_folder import (
     APPROXIMATE,
     RESIDENT,
     BuiltIndex,
+    choose_setting,
     read_report,
     read_settled,
     write_index,
 )
 from lexvl_anserini.engines.jvm import Exclusive, call_cast, call_java, get_java_class, get_our_class, raise_java_errors
 from lexvl_anserini.engines.lucene import fields, writing
-from lexvl_anserini.engines.lucene.checking import check_index
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, Compiler, LucenePostings
-from lexvl_anserini.engines.lucene.updating import append, delete, merge, repair
+from lexvl_anserini.engines.lucene.updating import append, check_index, delete, merge, repair
 from lexvl_anserini.engines.resident.choosing import Resident, find_usable_files, lacks_kernels
 from lexvl_anserini.engines.resident.layout import REMEDY, parse_contents
 from lexvl_anserini.engines.verifying import HeldFiles, Reading, Verification
@@ -216,11 +215,9 @@ class LuceneSearch(ImpactEngine):
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has, read from the postings."""
         with self.opened.reading():
-            return (
-                self.resident.impacts(doc_id, terms)
-                if self.resident
-                else fields.read_impacts(self.reader, doc_id, terms)
-            )
+            if self.resident:
+                return self.resident.impacts(doc_id, terms)
+            return fields.read_impacts(self.reader, doc_id, terms)
 
     def vector(self, doc_id: str) -> dict[str, int]:
         """The document's whole vector, read from its term vector."""
@@ -281,10 +278,8 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
                 whole.refuse_duplicates()
                 expect_counts(f"{index} after writing", whole.counts(), counts)
                 [segment] = whole.segments()
-                there = {segment.state: RESIDENT} if options.resident else {}
-                writing.finish_index(
-                    part, whole, manifest, counts, options, writing.list_sources(shards, manifest), there=there
-                )
+                there, sources = {segment.state: RESIDENT}, writing.list_sources(shards, manifest)
+                writing.finish_index(part, whole, manifest, counts, options, sources, there=there)
         if lacks_kernels(index):
             with open_verified(LuceneEngine(index, manifest)) as engine:
                 assert engine.resident is not None, "`lacks_kernels` reads its files"
@@ -313,7 +308,7 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
 
     @staticmethod
     def check(index: Path, shards: Sequence[Path], progress: Progress = silent) -> dict[str, Any]:
-        """Compares an index with its shards; see `checking`."""
+        """Compares an index with its shards; see `updating`."""
         return check_index(index, shards, LuceneEngine, progress)
 
     @staticmethod
@@ -341,14 +336,8 @@ class OpenedIndex:
     """One state of an index, whose files are compared with their checksums.
 
     Resident postings of all its documents are opened without Java, which then opens Lucene's files when `reader` is
-    first read: those that are held since, even if another process replaced the index.
-
-    Attributes:
-        files: all files of the index.
-        manifest: of the opened state; that of the call may be older.
-        places: Lucene's number of documents, deleted ones included.
-        resident: the resident postings; None where they do not serve.
-        verifications: of the files that are open.
+    first read: those that are held since, even if another process replaced the index. `manifest` is that of the opened
+    state; `places` counts deleted documents too; `resident` is None where resident postings do not serve.
     """
 
     def __init__(self, index: Path, manifest: Manifest):

@@ -40,9 +40,7 @@ BATCH_HITS = 1 << 17  # hits that one call returns, about 20 bytes each
 BATCH_QUERIES = 256
 BATCH_TERMS = 1 << 18
 
-KNOWN_BYTES = (
-    1 << 28
-)  # terms whose places in the index are cached take at most so many, each `TERM_BYTES` beside its own
+KNOWN_BYTES = 1 << 28  # of the terms whose places in the index are cached, each with `TERM_BYTES` beside its own
 TERM_BYTES = 200
 
 HEADER = Struct("<ii")  # before each list: the number of hits, and of the bytes of their ids
@@ -51,12 +49,8 @@ HEADER = Struct("<ii")  # before each list: the number of hits, and of the bytes
 class BatchSearcher:
     """Computes dot products with the documents of an open index; all forms of its postings give the same lists.
 
-    Attributes:
-        lucene: returns Lucene's postings.
-        max_impact: the greatest impact of all, if known.
-        serving: receives the number of queries that were answered, and returns the resident postings, or None where
-            Lucene's answer; itself None for an index without them.
-        served: the number of queries that each form has answered.
+    `serving` receives the number of queries that were answered, and returns the resident postings, or None where
+    Lucene's answer; it is None for an index without them. `served` counts the queries of each form.
     """
 
     def __init__(
@@ -126,19 +120,17 @@ class BatchSearcher:
         checked = QueryBatch(batch)
         self._refuse_inexact(checked)
         resident = self.resident()
+        assert resident is not None or allowed is None, "Lucene's postings have no filter"
 
         def passages(some: Sequence[ImpactQuery], depth: int) -> list[RankedList]:
             return self.lucene().lists(QueryBatch(some), min(depth, self.documents), threads)
 
         if resident is not None:
             lists = resident.lists(checked, hits, threads, allowed, best)
+        elif best:
+            lists = list(group_by_documents(passages, batch, hits, best))
         else:
-            assert allowed is None, "Lucene's postings have no filter"
-            lists = (
-                list(group_by_documents(passages, batch, hits, best))
-                if best
-                else self.lucene().lists(checked, hits, threads)
-            )
+            lists = self.lucene().lists(checked, hits, threads)
         self.count((resident or self.lucene()).name, len(batch))
         return lists
 

@@ -1,4 +1,4 @@
-"""Changing an index: appends, replaces or deletes documents, and merges indexes and shards into one index.
+"""Changing an index: appends, replaces or deletes documents, merges indexes and shards into one index; and checks it.
 
 Every change writes a new set of files, which replaces the old one whole or not at all. Both sets share the files that
 do not change, so a change costs only what it writes: added documents are a segment of their own, and documents that are
@@ -11,16 +11,23 @@ BM25 scores by Lucene's statistics, which count marked documents. Counts of ours
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+import numpy as np
+
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.engines.index_folder import (
+    APPROXIMATE,
+    PREPARE,
+    RESIDENT,
     BuiltIndex,
     Unchanged,
     is_index,
@@ -29,12 +36,14 @@ from lexvl_anserini.engines.index_folder import (
     read_creator,
     read_report,
     refuse_newer,
+    report_digest,
     write_index,
 )
-from lexvl_anserini.engines.jvm import Exclusive, get_our_class, raise_java_errors
-from lexvl_anserini.engines.lucene.fields import get_reader, make_similarity, open_whole_index
+from lexvl_anserini.engines.jvm import Exclusive, get_our_class, raise_java_errors, set_environment
+from lexvl_anserini.engines.lucene.fields import WholeIndex, get_reader, make_similarity, open_whole_index
 from lexvl_anserini.engines.lucene.writing import (
     CHANGES,
+    NOT_EXACT,
     IndexOptions,
     finish_index,
     list_sources,
@@ -43,18 +52,36 @@ from lexvl_anserini.engines.lucene.writing import (
     write_lucene,
 )
 from lexvl_anserini.engines.resident import layout
-from lexvl_anserini.engines.resident.choosing import read_resident_files
+from lexvl_anserini.engines.resident.choosing import ALWAYS, NEVER, VARIABLE, read_resident_files
+from lexvl_anserini.engines.resident.layout import REMEDY
 from lexvl_anserini.engines.verifying import change_index, is_sound
-from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.claims import compare_requests
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.files import PART, sole_writer
 from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest, write_manifest
-from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.shards.layout import combine_manifests
-from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
+from lexvl_anserini.ground.progress import Progress, make_batches, silent
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactDocument, ImpactQuery
+from lexvl_anserini.shards.layout import combine_manifests, source_digest
+from lexvl_anserini.shards.reading import expect_counts, read_impacts, read_vocabulary
 
 log = logging.getLogger(__name__)
 
 INCOMING = f"incoming{PART}"  # inside the new folder, for shards until they are merged
+
+# Documents whose postings are compared one by one, and how many of these serve as queries.
+SAMPLE = 200
+QUERIES = 20
+SEED = 20240307
+
+# Terms of a sampled document that become a query of weights 1; fewer where their impacts could sum to 2^24.
+QUERY_TERMS = 64
+
+HITS = 10_000
+
+ID_BATCH = 1 << 14
+
+# Opens an index.
+Open = Callable[[Path, Manifest], ImpactEngine]
 
 
 def merge(
@@ -70,11 +97,7 @@ def merge(
     unchanged = Unchanged(sources)
     manifests = [read_source_manifest(source) for source in sources]
     manifest = combine_manifests(manifests, sources)
-    with (
-        write_index(index, sources[0], manifest) as part,
-        unchanged,
-        raise_java_errors(f"{index}: cannot be written"),
-    ):
+    with write_index(index, sources[0], manifest) as part, unchanged, raise_java_errors(f"{index}: cannot be written"):
         fields: dict[str, str] = {}
         created = read_creator(filter(is_index, sources))
         with _updater(index, part, created, options) as updater:
@@ -88,7 +111,7 @@ def merge(
             held = whole.counts()
             expect_counts(f"{index} after merging", held, manifest.counts)
             counts = {**held, "max_impact": manifest.counts.get("max_impact", 0), "fields": fields}
-            changed, changes = _join_notes(sources)
+            changed, changes = _note_changes(sources)
             finish_index(part, whole, manifest, counts, options, _entries(sources, manifests), changed, changes)
     return BuiltIndex(index, manifest)
 
@@ -144,8 +167,7 @@ def _append(
                 gone = after.counts.documents - held["documents"]
                 if not replacing:
                     expect_counts(f"{index} after appending", held, after.counts)
-                changed, changes = _join_notes([index, *new])
-                changed |= bool(replacing) and gone > 0
+                changed, changes = _note_changes([index, *new], replacing, gone)
                 # Only a replacement can have taken the greatest impact away.
                 most = after.counts.max_impact
                 if replacing or most is None:
@@ -155,7 +177,6 @@ def _append(
                 counts = {**held, "max_impact": after.counts.max_impact, "fields": fields}
                 # In the order of appending: of two documents with one id, the last one is in the index.
                 unchanged = [entry for entry in noted if entry["shards"] not in again]
-                changes = _write_notes(changes, replacing if changed else None)
                 sources = [*unchanged, *_entries(new, manifests)]
                 finish_index(part, whole, after, counts, options, sources, changed, changes, there)
             write_manifest(part, after)
@@ -193,9 +214,8 @@ def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
                 raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
             after = _count_again(before, held, gone, whole.max_impact(before.counts.max_impact))
             counts = {**held, "max_impact": after.counts.max_impact, "fields": report.fields}
-            changes = _write_notes(report.changes, request)
             sources = list_sources(part, before)
-            finish_index(part, whole, after, counts, options, sources, True, changes, there)
+            finish_index(part, whole, after, counts, options, sources, *_note_changes([index], request, gone), there)
         write_manifest(part, after)
     return BuiltIndex(index, after)
 
@@ -343,15 +363,12 @@ def _present(index: Path, doc_ids: Sequence[str], request: str) -> list[str]:
     return [doc_id for doc_id in doc_ids if doc_id not in gone]
 
 
-def _join_notes(folders: Iterable[Path]) -> tuple[bool, list[str]]:
-    """Whether documents of these folders were deleted or replaced, and by which changes."""
+def _note_changes(folders: Iterable[Path], request: str | None = None, gone: int = 0) -> tuple[bool, list[str]]:
+    """Whether documents of folders were deleted or replaced, and by which requests, each where it was last made."""
     reports = [read_report(folder) for folder in folders if is_index(folder)]
-    return any(report.changed for report in reports), [change for report in reports for change in report.changes]
-
-
-def _write_notes(changes: Iterable[str], request: str | None) -> list[str]:
-    """The changes of an index, each at the place of its last time; a request is the last one."""
-    return [*(change for change in changes if change != request), *([request] if request else ())]
+    changes = [change for report in reports for change in report.changes if change != request]
+    changed = gone > 0 or any(report.changed for report in reports)
+    return changed, [*changes, request] if changed and request else changes
 
 
 def _lines(doc_ids: Iterable[str]) -> bytes:
@@ -374,3 +391,163 @@ def _count_again(manifest: Manifest, held: Mapping[str, int], gone: int, most: i
     deleted = manifest.corpus.deleted + gone
     corpus = EncodedCorpus({**manifest.corpus, "documents": held["documents"], "deleted": deleted})
     return replace(manifest, counts=counts, corpus=corpus)
+
+
+def check_index(index: Path, shards: Sequence[Path], opened: Open, progress: Progress = silent) -> dict[str, Any]:
+    """Compares an index with its shards and with its own checksums; returns what was compared.
+
+    All documents' ids, the counts and the digest of the vocabulary are compared; of `SAMPLE` documents every posting,
+    and the scores that `QUERIES` of them give to the others.
+    """
+    jvm.start()
+    problems: list[str] = []
+    manifest = read_impact_manifest(index)
+    _check_vocabulary(index, manifest, problems)
+    with raise_java_errors(f"{index}: damaged"), open_whole_index(index) as whole:
+        whole.check_integrity()
+        if (twice := whole.duplicate()) is not None:
+            problems.append(f"document id {twice!r} occurs twice")
+        _check_counts(index, whole, manifest, problems)
+    sources = [(folder, read_impact_manifest(folder)) for folder in shards]
+    noted = [entry["shards"] for entry in list_sources(index, manifest)]
+    for folder, source in sources:
+        same = compare_requests(manifest.meaning(), source.meaning())
+        if not same:
+            problems.append(f"{folder} is of another {', '.join(same.differing)}")
+        elif source_digest(source) not in noted:
+            problems.append(f"{folder} holds other shards than the index was built from")
+        _check_vocabulary(folder, source, problems)
+    if not problems:
+        _check_resident(index)
+        # In the order in which the index received them, whatever the order of the arguments.
+        sources.sort(key=lambda source: noted.index(source_digest(source[1])))
+        if read_report(index).get("changed") and len(sources) < len(noted):
+            raise UsageError(
+                f"{index}: documents of it were deleted or replaced; name all {len(noted)} folders of shards that it "
+                "holds, the last of which decide"
+            )
+    compared = {"index": str(index), "documents": manifest.counts.documents, "postings": manifest.counts.postings}
+    if not problems:
+        compared |= _check_documents(index, manifest, sources, problems, opened, progress)
+    if problems:
+        raise ArtefactError(f"{index}: {'; '.join(problems)}; build the index again")
+    return {**compared, "problems": 0}
+
+
+def _check_vocabulary(folder: Path, manifest: Manifest, problems: list[str]) -> None:
+    try:
+        read_vocabulary(folder, manifest)
+    except (LexvlError, UnicodeDecodeError) as error:
+        problems.append(str(error))
+
+
+def _check_counts(index: Path, whole: WholeIndex, manifest: Manifest, problems: list[str]) -> None:
+    """Compares Lucene's statistics with index.json and the manifest, and these with their digest."""
+    if (most := whole.max_impact()) >= SCORE_LIMIT:
+        raise ArtefactError(f"{index}: an impact of {most:,}, {NOT_EXACT}")
+    deleted, report = sum(segment.deleted for segment in whole.segments()), read_report(index)
+    held = {**whole.counts(), "max_impact": most, "deleted": deleted}
+    if "digest" not in report:
+        problems.append("no digest in index.json, which an older version wrote")
+    elif report["digest"] != report_digest(report, manifest):
+        problems.append("index.json and manifest.json are not as they were written")
+    if report.commit and report.commit != read_commit_id(index):
+        problems.append("Lucene's files are not those that index.json was written for")
+    for name, count in held.items():
+        for where, counts in (("index.json", report), ("manifest.json", manifest.counts)):
+            if counts.get(name, count) != count:
+                problems.append(f"{count} {name} in the index, {where} says {counts[name]}")
+
+
+def _check_resident(index: Path) -> None:
+    """Checks the files of resident postings, if there are any."""
+    files, paths = read_resident_files(index), list_resident_paths(index)
+    if not paths and read_report(index).options.get("resident", True):
+        log.info("%s: no %s, so that Lucene's postings serve; --repair writes it", index, RESIDENT)
+    # An older version leaves files that it does not know, when it changes an index.
+    for path in map(index.joinpath, files) if files else paths:
+        if not (files and is_sound(path)):
+            raise ArtefactError(f"{path}: damaged, of an older version, or not of the index as it is now; {REMEDY}")
+    groups = index / APPROXIMATE
+    if groups.exists() != bool(read_report(index).approximate_bytes) or groups.exists() and not is_sound(groups):
+        raise ArtefactError(f"{groups}: damaged, or missing; write it again with {PREPARE}")
+
+
+def _check_documents(
+    index: Path,
+    manifest: Manifest,
+    sources: Sequence[tuple[Path, Manifest]],
+    problems: list[str],
+    opened: Open,
+    progress: Progress,
+) -> dict[str, int]:
+    """Compares every id of the shards, and the postings and scores of a sample."""
+    changed = bool(read_report(index).get("changed"))
+    sample: list[ImpactDocument] = []
+    rng = np.random.default_rng(SEED)
+    seen, missing, first = 0, 0, ""
+    # The index holds a replaced document's version of the later shards.
+    superseded: set[str] = set()
+    with open_whole_index(index) as whole:
+        for folder, source in reversed(sources):
+            documents = read_impacts(folder, source, read_vocabulary(folder, source))
+            for batch in make_batches(documents, ID_BATCH):
+                new = [document for document in batch if document.doc_id not in superseded]
+                if changed:
+                    superseded.update(document.doc_id for document in new)
+                gone = set(whole.missing(document.doc_id for document in new))
+                first, missing = first or min(gone, default=""), missing + len(gone)
+                for document in new:
+                    if document.doc_id in gone:
+                        continue
+                    seen += 1
+                    # Algorithm R: every document has the same chance.
+                    place = len(sample) if len(sample) < SAMPLE else int(rng.integers(seen))
+                    if place < SAMPLE:
+                        sample[place : place + 1] = [document]
+                progress(len(batch))
+    if missing and not changed:
+        problems.append(f"{missing} documents of the shards are not in the index, the first is {first!r}")
+    complete = {entry["shards"] for entry in list_sources(index, manifest)} <= {source_digest(of) for _, of in sources}
+    if complete and seen != manifest.counts.documents:
+        problems.append(f"{manifest.counts['documents']} documents in the index, {seen} of them in the shards")
+    # The scores of every form of the postings.
+    for form in (ALWAYS, NEVER) if read_resident_files(index) else (NEVER,):
+        with set_environment(**{VARIABLE: form}):
+            engine = opened(index, manifest)
+        with closing(engine):
+            problems += [*_differing_postings(engine, sample), *_differing_scores(engine, sample)]
+    return {"ids": seen, "sampled_documents": len(sample), "sampled_queries": min(QUERIES, len(sample))}
+
+
+def _differing_postings(engine: ImpactEngine, sample: Sequence[ImpactDocument]) -> Iterator[str]:
+    """Messages about documents whose postings in the index differ from those in the shards."""
+    for document in sample:
+        held = engine.impacts(document.doc_id, document.vector)
+        for term, impact in document.vector.items():
+            if held.get(term) != impact:
+                yield f"document {document.doc_id!r}: impact {held.get(term)} of term {term!r}, its shard says {impact}"
+                break
+
+
+def _differing_scores(engine: ImpactEngine, sample: Sequence[ImpactDocument]) -> Iterator[str]:
+    """Messages about scores of sampled documents that are not dot products."""
+    vectors = {document.doc_id: document.vector for document in sample}
+    queries = [_query(engine, document) for document in sample[:QUERIES]]
+    for query, hits in zip(queries, engine.search(queries, HITS), strict=True):
+        scores = {hit.doc_id: hit.score for hit in hits if hit.doc_id in vectors}
+        # A full list says nothing about scores below its last one.
+        least = hits[-1].score if len(hits) == HITS else 0
+        for doc_id, vector in vectors.items():
+            score = sum(vector.get(term, 0) for term in query.vector)
+            if scores.get(doc_id, 0) != score and (doc_id in scores or score > least):
+                yield f"document {doc_id!r}: score {scores.get(doc_id, 0)} for {query.query_id!r}, expected {score}"
+                break
+
+
+def _query(engine: ImpactEngine, document: ImpactDocument) -> ImpactQuery:
+    """A document's first terms as a query whose scores are exact."""
+    terms = QUERY_TERMS
+    while engine.bound(vector := dict.fromkeys(islice(document.vector, terms), 1)) >= SCORE_LIMIT:
+        terms //= 2
+    return ImpactQuery(document.doc_id, vector)

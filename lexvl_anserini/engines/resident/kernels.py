@@ -21,8 +21,7 @@ import numpy as np
 from lexvl_anserini.engines.compiling import kernel, prefetch
 from lexvl_anserini.engines.resident.layout import BLOCK, GAPS, GROUP
 
-# `records.SCORE_LIMIT`, here because compiled code is kept by the sources of this package.
-LIMIT = 1 << 24
+MOST_SCORE = 1 << 24  # `SCORE_LIMIT`; what kernels read is in their package, whose digest names their code
 
 # Documents of a block whose sums are made at once: 16 KiB, the part of a core's nearest cache that columns leave.
 STRIP = 4096
@@ -144,7 +143,7 @@ def enter(postings: Postings, queries: Queries, q: int, block: int, space: Space
 @kernel
 def bound_product(weight: Any, impact: Any) -> Any:
     """Bounds what a term adds to a score; only deleted documents have more, whose products could leave int64 in sum."""
-    return min(np.int64(weight) * np.int64(impact), np.int64(LIMIT))
+    return min(np.int64(weight) * np.int64(impact), np.int64(MOST_SCORE))
 
 
 @kernel

@@ -18,7 +18,7 @@ from shard_folders import write_shards
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.engines.approximation import compute_mean_recall
+from lexvl_anserini.engines.index_folder import compute_mean_recall
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.registry import import_home
