@@ -114,13 +114,11 @@ def check_id(raw: Any, where: str, escape: bool = False) -> str:
         raw = escape_id(raw)
     elif refused := _REFUSED.search(raw):
         what = "white space" if refused[0].isspace() else f"control character U+{ord(refused[0]):04X}"
-        raise DataError(
-            f"{where}: {what} in id {show_id(raw)}, which a run file cannot hold; --escape-ids percent-encodes it"
-        )
+        remedy = "--escape-ids percent-encodes it"
+        raise DataError(f"{where}: {what} in id {show_id(raw)}, which a run file cannot hold; {remedy}")
     if not fits_index(raw):
-        raise DataError(
-            f"{where}: id {show_id(raw)} has {len(raw.encode()):,} bytes, an index holds {MAX_ID_BYTES:,}; shorten it"
-        )
+        size = f"has {len(raw.encode()):,} bytes, an index holds {MAX_ID_BYTES:,}"
+        raise DataError(f"{where}: id {show_id(raw)} {size}; shorten it")
     return raw
 
 

@@ -116,8 +116,12 @@ def _read_topics(path: Path, escape_ids: bool) -> Iterator[tuple[str, Topic]]:
         yield from _read_trec_topics(path, escape_ids)
     elif suffix in (".tsv", ".txt"):
         for line in read_lines(path):
-            if not is_header(line, decode(line).split("\t")):
-                yield line.where, _parse_tsv_topic(line, escape_ids)
+            query_id, *rest = decode(line).split("\t")
+            if is_header(line, [query_id, *rest]):
+                continue
+            if not rest:
+                raise DataError(f"{line.where}: no tab; expected query_id, tab, text")
+            yield line.where, Topic(check_id(query_id, line.where, escape_ids), "\t".join(rest))
     else:
         raise DataError(f"{path}: unknown format of topics {suffix!r}; expected {TOPIC_FORMATS}")
 
@@ -141,8 +145,7 @@ def _read_trec_topics(path: Path, escape_ids: bool) -> Iterator[tuple[str, Topic
             )
         name = query_id["number"] or query_id["name"]
         name = str(int(name)) if name.isdecimal() else name
-        words = " ".join(unescape(query["text"]).split())
-        yield where, Topic(check_id(name, where, escape_ids), words)
+        yield where, Topic(check_id(name, where, escape_ids), " ".join(unescape(query["text"]).split()))
 
 
 def read_qrels(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
@@ -196,13 +199,6 @@ def parse_fields(record: Record, escape_ids: bool) -> tuple[str, str | None, str
         raise DataError(f"{where}: {what}; keys found: {', '.join(values)}")
     item_id = check_id(values["_id"], where, escape_ids)
     return item_id, text, None if image is None else str(path.parent / image)
-
-
-def _parse_tsv_topic(line: Line, escape_ids: bool) -> Topic:
-    query_id, tab, text = decode(line).partition("\t")
-    if not tab:
-        raise DataError(f"{line.where}: no tab; expected query_id, tab, text")
-    return Topic(check_id(query_id, line.where, escape_ids), text)
 
 
 def _split_columns(text: str, escape_ids: bool) -> list[str]:

@@ -19,7 +19,7 @@ from typing import IO, Any, BinaryIO, cast
 
 import orjson
 
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError, refuse_packed, refuse_pointer
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError, refuse_pointer
 
 # Errors of an output that cannot be written for a reason other than space: permissions, or a file of the same name.
 UNWRITABLE = frozenset(
@@ -415,8 +415,7 @@ def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) ->
         if path.exists() and not path.is_file():  # a pipe or a device may have no end
             raise error(f"{path}: no {what} (not a regular file)")
         content = path.read_bytes()
-        refuse_packed(path, content, error)
-        refuse_pointer(path, content, error)
+        refuse_pointer(path, content, error, packed=True)
         data = orjson.loads(content)
     except OSError as problem:
         raise error(f"{path}: no {what} ({problem.strerror or problem})") from problem

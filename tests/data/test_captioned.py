@@ -201,7 +201,7 @@ def coco(annotation):
         ("", "malformed JSON .*Expecting value"),
         ('{"images": [{"imgid": 1,}]}', "malformed JSON .*line 1 column"),
         ('{"images": []} {}', "malformed JSON .*Extra data"),
-        ('{"images": [], "images": []}', "malformed JSON .*a key of images comes twice"),
+        ('{"images": [], "images": []}', "key 'images' is twice in an object"),
         ('{"images": [{}]}', "image 1 .*: no 'split'; keys found: none"),
         ('{"dataset": "x"}', "no 'images'; keys found: dataset"),
         ('{"images": []}', "no image in it"),

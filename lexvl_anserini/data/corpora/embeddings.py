@@ -131,7 +131,7 @@ def _find_folder(where: str) -> Path:
     try:
         return Path(snapshot_download(where, repo_type="dataset", allow_patterns=["*.parquet", CAPTIONS]))
     except Exception as error:  # whatever the HTTP stack raises when the hub is away or a download breaks
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(
             f"{where}: no such folder here, and the hub's dataset cannot be downloaded ({reason}); download it where "
             "the hub can be reached and name its folder: embeddings:<folder>"
@@ -167,10 +167,9 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
             raise DataError(f"{path}: no embedding of id {some(missing)}; {len(table.rows)} rows")
         if not vectors.size:
             vectors = np.empty((len(references), table.vectors.shape[1]), dtype=np.float32)
-        if vectors.shape[1] != table.vectors.shape[1]:
-            raise DataError(
-                f"{path}: vectors of {table.vectors.shape[1]} numbers, other tables have {vectors.shape[1]}"
-            )
+        width = table.vectors.shape[1]
+        if vectors.shape[1] != width:
+            raise DataError(f"{path}: vectors of {width} numbers, other tables have {vectors.shape[1]}")
         vectors[[position for position, _ in items]] = table.vectors[[table.rows[item_id] for _, item_id in items]]
     return vectors
 
@@ -184,10 +183,9 @@ def _read_table(path: Path, state: FileState) -> EmbeddingTable:
     """Decodes a table, once for all batches that read its rows."""
     import numpy as np
 
+    columns = dict.fromkeys(("id", "emb"), lambda kind: True)
     with raise_parquet_errors(path, Failure()):
-        parts = [
-            _read_rows(path, batch) for batch in read_batches(path, dict.fromkeys(("id", "emb"), lambda kind: True))
-        ]
+        parts = [_read_rows(path, batch) for batch in read_batches(path, columns)]
     ids = [row_id for part, _ in parts for row_id in part]
     if not ids:
         raise DataError(f"{path}: no row in it")

@@ -102,11 +102,11 @@ def read_files(
 
 def _find_first(files: Files, fits: Callable[[str], bool], problem: str) -> str:
     first = next(filter(fits, files.names(LeftOut())), None)
-    if first is None:
-        heic = sum(get_suffix(name) in HEIC_SUFFIXES for name in files.names(LeftOut()))
-        hint = f"; it has HEIC pictures ({heic:,}): {HEIC_REMEDY}" if heic else ""
-        raise DataError(f"{files.where}: {problem}{hint}")
-    return first
+    if first is not None:
+        return first
+    heic = sum(get_suffix(name) in HEIC_SUFFIXES for name in files.names(LeftOut()))
+    hint = f"; it has HEIC pictures ({heic:,}): {HEIC_REMEDY}" if heic else ""
+    raise DataError(f"{files.where}: {problem}{hint}")
 
 
 def _is_image(name: str) -> bool:
@@ -140,8 +140,8 @@ def _read_text(files: Files, name: str) -> str:
         refuse_pointer(files.refer(name), content)
         return content.decode("utf-8-sig").strip()
     except UnicodeDecodeError as problem:
-        where = files.refer(name)
-        raise DataError(f"{where}: not valid UTF-8 (byte {problem.start + 1}); convert the file to UTF-8") from problem
+        what = f"not valid UTF-8 (byte {problem.start + 1}); convert the file to UTF-8"
+        raise DataError(f"{files.refer(name)}: {what}") from problem
     except OSError as problem:
         raise describe_unreadable(files.refer(name), problem) from problem
 

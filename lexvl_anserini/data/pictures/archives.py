@@ -24,10 +24,8 @@ from lexvl_anserini.data.lines import FileState, LeftOut, describe_unreadable, p
 from lexvl_anserini.ground.errors import DataError, refuse_pointer
 
 # What `tarfile` raises for damaged headers; a size above the memory gives a MemoryError.
-_BROKEN = (
-    *(tarfile.TarError, EOFError, ValueError, OverflowError, IndexError, KeyError, struct.error),
-    *(RecursionError, MemoryError),
-)
+_BROKEN = (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError, struct.error)
+_BROKEN += (RecursionError, MemoryError)
 
 _END = 2 * tarfile.BLOCKSIZE  # a tar ends with two blocks of zeros
 _PIECE = 1 << 20
@@ -165,13 +163,9 @@ def _iter_members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
                 yield member
     except _BROKEN as problem:
         refuse_pointer(path)
-        if end:
-            raise DataError(
-                f"{path}: damaged header at byte {end:,} after member {last} ({problem}); fetch or pack it again"
-            ) from problem
-        raise DataError(
-            f"{path}: not an uncompressed tar archive, or a damaged one ({problem}); unpack a compressed one"
-        ) from problem
+        what = f"damaged header at byte {end:,} after member {last} ({problem}); fetch or pack it again"
+        other = f"not an uncompressed tar archive, or a damaged one ({problem}); unpack a compressed one"
+        raise DataError(f"{path}: {what if end else other}") from problem
     except OSError as problem:
         raise describe_unreadable(path, problem) from problem
     _check_end(path, end, last)
@@ -182,10 +176,8 @@ def _check_end(path: Path, end: int, last: str) -> None:
         source.seek(end)
         blocks = source.read(_END)
         if blocks.strip(b"\0"):
-            raise DataError(
-                f"{path}: no valid header at byte {end:,}, the archive is damaged after member {last}; fetch or "
-                "pack it again"
-            )
+            what = f"the archive is damaged after member {last}; fetch or pack it again"
+            raise DataError(f"{path}: no valid header at byte {end:,}, {what}")
         if len(blocks) < _END:
             raise DataError(
                 f"{path}: cut off at byte {end + len(blocks):,}, where a tar has a member or two blocks of zeros "
