@@ -44,9 +44,7 @@ def read_batches(
 
     A name comes with a function that says whether the caller reads a type; optional columns are of any type.
     """
-    from pyarrow import parquet
-
-    with raise_parquet_errors(path, failure), parquet.ParquetFile(path) as file:
+    with _open_table(path, failure) as file:
         schema = file.schema_arrow
         if missing := [name for name in columns if schema.names.count(name) != 1]:
             names = ", ".join(schema.names) or "none"
@@ -153,10 +151,10 @@ def list_plain_columns(schema: Schema) -> list[str]:
 
 
 @contextmanager
-def _open_table(path: Path, **options: Any) -> Iterator[ParquetFile]:
+def _open_table(path: Path, failure: Failure = DAMAGED, **options: Any) -> Iterator[ParquetFile]:
     from pyarrow.parquet import ParquetFile
 
-    with raise_parquet_errors(path, DAMAGED), ParquetFile(path, **options) as file:
+    with raise_parquet_errors(path, failure), ParquetFile(path, **options) as file:
         yield file
 
 

@@ -97,9 +97,8 @@ def read_topics(path: Path, escape_ids: bool = False) -> Iterator[Topic]:
     first: dict[str, str] = {}
     for where, topic in _read_topics(path, escape_ids):
         if topic.query_id in first:
-            raise DataError(
-                f"{where}: query id {topic.query_id!r} is on {first[topic.query_id]} already; ids must be distinct"
-            )
+            what = f"query id {topic.query_id!r} is on {first[topic.query_id]} already"
+            raise DataError(f"{where}: {what}; ids must be distinct")
         first[topic.query_id] = where.removeprefix(f"{path} ")
         yield topic
     if not first:
@@ -139,10 +138,8 @@ def _read_trec_topics(path: Path, escape_ids: bool) -> Iterator[tuple[str, Topic
         query_id, query = _TOPIC_NUMBER.search(body), _TOPIC_TEXT.search(body)
         if not (query_id and query and end):
             lacks = "number" if not query_id else "title and no query" if not query else "end (</top>)"
-            raise DataError(
-                f"{where}: no {lacks} in {show_id(topic.strip())}; expected <num>, <title> and </top>, or "
-                '<topic number="...">, <query> and </topic>'
-            )
+            form = '<num>, <title> and </top>, or <topic number="...">, <query> and </topic>'
+            raise DataError(f"{where}: no {lacks} in {show_id(topic.strip())}; expected {form}")
         name = query_id["number"] or query_id["name"]
         name = str(int(name)) if name.isdecimal() else name
         yield where, Topic(check_id(name, where, escape_ids), " ".join(unescape(query["text"]).split()))
@@ -217,10 +214,8 @@ def _split_columns(text: str, escape_ids: bool) -> list[str]:
 
 def _choose_layout(columns: list[str], where: str) -> tuple[int, int, int]:
     """The positions of query id, document id and relevance, from the columns of a file's first line."""
-    if len(columns) == 3:
-        return 0, 1, 2
-    if len(columns) == 4:
-        return 0, 2, 3
+    if len(columns) in (3, 4):
+        return (0, 1, 2) if len(columns) == 3 else (0, 2, 3)
     if len(columns) == 5:
         if columns[1] in ("0", "Q0") and all(map(_INTEGER.fullmatch, columns[3:])):
             log_once(f"{where}: 5 columns, read as judgements of a sample (query-id, 0, corpus-id, stratum, score)")

@@ -22,13 +22,8 @@ import orjson
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError, refuse_pointer
 
 # Errors of an output that cannot be written for a reason other than space: permissions, or a file of the same name.
-UNWRITABLE = frozenset(
-    (
-        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST),
-        *(errno.ENOTDIR, errno.EISDIR),
-        *(errno.ENAMETOOLONG, errno.ELOOP),
-    )
-)
+UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
+UNWRITABLE |= {errno.ENAMETOOLONG, errno.ELOOP}
 
 # Errors of writing that libraries in other languages quote: Java by their text, Rust by their number.
 QUOTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)

@@ -186,13 +186,10 @@ def test_what_remains(tmp_path):
         (tmp_path / "index").rename(tmp_path / "index.lexvl.old")
 
 
-@pytest.fixture(
-    params=[
-        None,
-        pytest.param(SimpleNamespace(), id="macOS has no renameat2"),
-        pytest.param(SimpleNamespace(renameat2=lambda *_: -1), id="a file system that cannot swap names"),
-    ],
-)
+UNSWAPPED = SimpleNamespace(renameat2=lambda *_: -1)  # a file system that cannot swap names
+
+
+@pytest.fixture(params=[None, SimpleNamespace(), UNSWAPPED], ids=["Linux", "macOS has no renameat2", "no swap"])
 def library(request, monkeypatch):
     if request.param is not None:
         monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: request.param)
@@ -222,7 +219,7 @@ def test_what_users_put_beside_an_output_stays(tmp_path, write, link):
 def test_where_names_cannot_be_swapped_a_failure_gives_the_older_folder_its_name_back(tmp_path, monkeypatch):
     with folder_of_one(tmp_path / "out") as out:
         out.write(b"older")
-    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: SimpleNamespace(renameat2=lambda *_: -1))
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: UNSWAPPED)
     monkeypatch.setattr(Path, "replace", Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO))))
     with pytest.raises(ArtefactError, match="out: cannot be written"), folder_of_one(tmp_path / "out") as out:
         out.write(b"newer")
@@ -310,29 +307,18 @@ def test_backups_survive_every_command_that_writes_a_folder(tmp_path, world, gol
     encoding = ["encode", *corpus_options(world, golden), "--output", "encoded"]
     pruning = ["prune", world / "impacts", "--output", "pruned", "--document-terms"]
     building, changing = ["index", world / "impacts", "--index", "index"], ["index", "--index", "index"]
-    for command in (
-        encoding,
-        [*encoding, "--overwrite"],
-        [*pruning, 2],
-        [*pruning, 1, "--overwrite"],
-        ["index", "fields", "--field", f"text={world / 'impacts'}", "--index", "joined"],
-        building,
-        [*building, "--overwrite", "--store-text"],
-    ):
+    joining = ["index", "fields", "--field", f"text={world / 'impacts'}", "--index", "joined"]
+    writing = [encoding, [*encoding, "--overwrite"], [*pruning, 2], [*pruning, 1, "--overwrite"], joining]
+    for command in (*writing, building, [*building, "--overwrite", "--store-text"]):
         for _ in range(2):  # the second time it is finished, or overwritten again
             run(*command)
     mine += ["index/notes.part", "index/older/notes.txt"]
     write_texts(tmp_path, dict.fromkeys(mine[-2:], "mine"))
     deleting = [*changing, "--delete-ids", "gone"]
-    for command in (
-        deleting,
-        [*building, "--replace"],
-        deleting,
-        [*changing, "--approximate"],
-        [*building, "--check", "--repair"],
-        [*building, "--append"],
-    ):
+    repairing = [*building, "--check", "--repair"]
+    for command in (deleting, [*building, "--replace"], deleting, [*changing, "--approximate"], repairing):
         run(*command)
+    run(*building, "--append")
     assert {(tmp_path / name).read_text() for name in mine} == {"mine"}
     assert not list(tmp_path.rglob("*.lexvl.*"))
 

@@ -23,7 +23,7 @@ from lexvl_anserini.data.lines import FileState, choose_files, read_file_state, 
 from lexvl_anserini.data.parquet import Failure, raise_parquet_errors, read_batches
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.machine import expand_path, split_path
-from lexvl_anserini.ground.records import CorpusRef, Document, Topic
+from lexvl_anserini.ground.records import CorpusRef, Document
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,13 +87,11 @@ def load_embeddings(ref: CorpusRef) -> Dataset:
     dataset = view_dataset(ref, lambda: by_id, lambda: partial(tables.refer, IMAGES))
 
     # A caption has its text already; add the reference of its vector.
-    def documents() -> Iterator[Document]:
-        return (d._replace(image=d.image or tables.refer(TEXTS, d.doc_id)) for d in dataset.documents())
-
-    def topics() -> Iterator[Topic]:
-        return (t._replace(image=t.image or tables.refer(TEXTS, t.query_id)) for t in dataset.topics())
-
-    return replace(dataset, documents=documents, topics=topics)
+    return replace(
+        dataset,
+        documents=lambda: (d._replace(image=d.image or tables.refer(TEXTS, d[0])) for d in dataset.documents()),
+        topics=lambda: (t._replace(image=t.image or tables.refer(TEXTS, t[0])) for t in dataset.topics()),
+    )
 
 
 def find_image_reference(ref: CorpusRef, image_id: str) -> str:
@@ -155,10 +153,11 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
     for position, reference in enumerate(references):
         match = REFERENCE.fullmatch(reference)
         if match is None:
-            raise DataError(
-                f"{reference[:80]!r}: not an embedding (table.parquet::id); encode a corpus of embeddings "
-                "(embeddings:<folder>), or name the model that reads texts and images: --set backbone_checkpoint=..."
+            remedy = "or name the model that reads texts and images: --set backbone_checkpoint=..."
+            what = (
+                f"not an embedding (table.parquet::id); encode a corpus of embeddings (embeddings:<folder>), {remedy}"
             )
+            raise DataError(f"{reference[:80]!r}: {what}")
         by_table.setdefault(Path(match["table"]), []).append((position, match["id"]))
     vectors = np.empty((0, 0), dtype=np.float32)
     for path, items in by_table.items():

@@ -215,12 +215,11 @@ def find_place(ref: CorpusRef) -> Path:
 def _walk_names(folder: Path, belonging: Belonging, left_out: LeftOut, prefix: str = "") -> Iterator[str]:
     """Names of the files below a folder, sorted by path (code points), holding one folder's names at a time."""
     try:
-        entries = sorted(os.scandir(folder), key=_split_path)
+        entries = [(entry, _kind(entry)) for entry in sorted(os.scandir(folder), key=_split_path)]
     except OSError as problem:
         raise describe_unreadable(folder, problem) from problem
-    kinds = [_kind(entry) for entry in entries]
-    others = belonging(entry.name for entry, kind in zip(entries, kinds, strict=True) if kind == FILE)
-    for entry, kind in zip(entries, kinds, strict=True):
+    others = belonging(entry.name for entry, kind in entries if kind == FILE)
+    for entry, kind in entries:
         name = prefix + entry.name
         if entry.name.startswith("."):
             left_out.add(HIDDEN, name)

@@ -24,8 +24,10 @@ from lexvl_anserini.data.lines import FileState, LeftOut, describe_unreadable, p
 from lexvl_anserini.ground.errors import DataError, refuse_pointer
 
 # What `tarfile` raises for damaged headers; a size above the memory gives a MemoryError.
-_BROKEN = (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError, struct.error)
-_BROKEN += (RecursionError, MemoryError)
+_BROKEN = (
+    *(tarfile.TarError, EOFError, ValueError, OverflowError, IndexError, KeyError, struct.error),
+    *(RecursionError, MemoryError),
+)
 
 _END = 2 * tarfile.BLOCKSIZE  # a tar ends with two blocks of zeros
 _PIECE = 1 << 20
@@ -154,12 +156,10 @@ def _iter_members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
                 end = archive.offset
                 if member.size < 0:
                     raise DataError(f"{path}: negative size in the header at byte {member.offset:,}; pack it again")
-                if member.isreg() and member.offset_data + member.size > size:
-                    raise DataError(
-                        f"{path}: cut off at byte {size:,} in member {printable(member.name)!r}, whose header is at "
-                        f"byte {member.offset:,}; fetch or pack it again"
-                    )
                 last = repr(printable(member.name))
+                if member.isreg() and member.offset_data + member.size > size:
+                    what = f"in member {last}, whose header is at byte {member.offset:,}; fetch or pack it again"
+                    raise DataError(f"{path}: cut off at byte {size:,} {what}")
                 yield member
     except _BROKEN as problem:
         refuse_pointer(path)
@@ -179,18 +179,13 @@ def _check_end(path: Path, end: int, last: str) -> None:
             what = f"the archive is damaged after member {last}; fetch or pack it again"
             raise DataError(f"{path}: no valid header at byte {end:,}, {what}")
         if len(blocks) < _END:
-            raise DataError(
-                f"{path}: cut off at byte {end + len(blocks):,}, where a tar has a member or two blocks of zeros "
-                f"after member {last}; fetch or pack it again"
-            )
-        at = end + _END
+            what = f"where a tar has a member or two blocks of zeros after member {last}; fetch or pack it again"
+            raise DataError(f"{path}: cut off at byte {end + len(blocks):,}, {what}")
         while piece := source.read(_PIECE):
             if rest := piece.lstrip(b"\0"):
-                raise DataError(
-                    f"{path}: other bytes at byte {at + len(piece) - len(rest):,}, after the end of the archive at "
-                    f"byte {end:,}; unpack archives that were joined and pack one (tar --concatenate joins them)"
-                )
-            at += len(piece)
+                remedy = "unpack archives that were joined and pack one (tar --concatenate joins them)"
+                what = f"after the end of the archive at byte {end:,}; {remedy}"
+                raise DataError(f"{path}: other bytes at byte {source.tell() - len(rest):,}, {what}")
 
 
 MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)  # a member of an archive

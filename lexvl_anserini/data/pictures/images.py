@@ -23,7 +23,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -233,11 +233,10 @@ def _drop_warnings() -> None:
 
 @cache
 def _register_heic() -> None:
-    try:
+    with suppress(ImportError):
         from pillow_heif import register_heif_opener
-    except ImportError:
-        return
-    register_heif_opener()
+
+        register_heif_opener()
 
 
 @cache
