@@ -334,11 +334,8 @@ def clear_remains(path: Path) -> None:
     part, old = name_part(path), _name_beside(path, OLD)
     if not part.exists() and not old.exists():
         return
-    try:
-        with sole_writer(path, folder=old.exists() or part.is_dir()):
-            _remove(old)
-    except ArtefactError:
-        return
+    with suppress(ArtefactError), sole_writer(path, folder=old.exists() or part.is_dir()):
+        _remove(old)
 
 
 def _replace(part: Path, folder: Path) -> None:

@@ -92,10 +92,8 @@ def list_unmet_requirements(extra: str = "") -> list[str]:
 
     unmet: list[str] = []
     for needed in map(Requirement, requires(OURS) or ()):
-        always = needed.marker is None or needed.marker.evaluate({"extra": ""})
-        if always if extra else not always:
-            continue
-        if needed.marker is not None and not needed.marker.evaluate({"extra": extra}):
+        always, here = (needed.marker is None or needed.marker.evaluate({"extra": name}) for name in ("", extra))
+        if not here or (extra and always):
             continue
         if needed.name == OURS:
             unmet += [lacking for name in sorted(needed.extras) for lacking in list_unmet_requirements(name)]

@@ -109,11 +109,9 @@ class EngineRow(NamedTuple):
 
 
 class RuntimeRow(NamedTuple):
-    """What computes the networks of an encoder.
+    """What computes the networks of an encoder: "module:function", with the parameters of `loading.load_by_torch`.
 
-    Attributes:
-        home: "module:function", with the parameters of `encoders.loading.load_by_torch`.
-        package: whose version manifests note, because it decides the last bits of weights; None where they do anyway.
+    Manifests note the version of `package`, which decides the last bits of weights; None where they do anyway.
     """
 
     home: str

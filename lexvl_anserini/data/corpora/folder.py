@@ -154,22 +154,17 @@ REMEDIES = {"topics": "--topics (query_id, tab, text)", "judgements": "--qrels"}
 
 
 class Files(NamedTuple):
-    """The files below a folder or in a tar.
+    """The files below a folder or in a tar, by names.
 
-    Attributes:
-        where: the folder or tar.
-        names: its files in the order of their paths, without those that belong to another file; whatever is not a
-            file is added to the argument.
-        refer: from a name to the reference of the file: its path, or `archive.tar::member`.
-        read: from a name to the bytes of the file.
-        has: whether a file of that name exists, readable or not.
+    Names come in the order of their paths, without those that belong to another file; what is no file is added to the
+    argument.
     """
 
     where: Path
     names: Callable[[LeftOut], Iterator[str]]
-    refer: Callable[[str], str]
+    refer: Callable[[str], str]  # to its path, or `archive.tar::member`
     read: Callable[[str], bytes]
-    has: Callable[[str], bool]
+    has: Callable[[str], bool]  # readable or not
 
 
 # From the names in a folder to those of files that belong to another one, such as captions.
@@ -280,21 +275,18 @@ def get_suffix(name: str) -> str:
     return PurePosixPath(name).suffix.lower()
 
 
-class OtherFiles:
+class OtherFiles(Counter[str]):
     """Files of kinds that a corpus does not read: counted by suffix."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
 
     def add(self, name: str) -> None:
         """Counts a file."""
-        self._counts[get_suffix(name) or "no suffix"] += 1
+        self[get_suffix(name) or "no suffix"] += 1
 
     def log(self, where: Path, what: str) -> None:
         """Logs one line, if there are any; `what` says what they are not."""
-        if self._counts:
-            kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in self._counts.most_common(NAMED))
-            log_once(f"{where}: skipped, {what}: {self._counts.total():,} ({kinds})")
+        if self:
+            kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in self.most_common(NAMED))
+            log_once(f"{where}: skipped, {what}: {self.total():,} ({kinds})")
 
 
 def nothing(folder: Path, what: str) -> NoReturn:
