@@ -182,10 +182,7 @@ def _parse_pairs(pairs: Any, where: str) -> dict[str, float]:
 
 
 class SeenIds:
-    """Finds ids that occur more than once, with 8 bytes of memory per id.
-
-    Hashes are compared; where two are equal, the ids themselves are, in a second pass over them.
-    """
+    """Finds ids that occur twice, with 8 bytes of memory per id; where hashes are equal, a second pass compares ids."""
 
     def __init__(self) -> None:
         self.hashes = array("q")

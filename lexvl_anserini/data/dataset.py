@@ -147,16 +147,14 @@ def load_reference(ref: CorpusRef) -> Dataset:
     """Loads the dataset of a reference, for example of `manifest.corpus.ref`."""
     family = get_family(ref.name)
     if family not in CORPORA and expand_path(ref.name).exists():
-        raise UsageError(
-            f"{ref.name!r} is a path and names no corpus; folder:{ref.name} has its pictures and texts, "
-            f"pictures:{ref.name} its pictures alone, beir:{ref.name} a corpus.jsonl"
-        )
+        named = f"pictures:{ref.name} its pictures alone, beir:{ref.name} a corpus.jsonl"
+        what = f"is a path and names no corpus; folder:{ref.name} has its pictures and texts, {named}"
+        raise UsageError(f"{ref.name!r} {what}")
     row = CORPORA[family]
     if ref.name.startswith(f"{family}:") and not row.has_path:
-        raise UsageError(
-            f"{ref.name}: {family} has no place in its name, its files are in the data folder or in a package; "
-            "karpathy:FILE.json,IMAGES reads captioned images from elsewhere"
-        )
+        remedy = "karpathy:FILE.json,IMAGES reads captioned images from elsewhere"
+        what = "has no place in its name, its files are in the data folder or in a package"
+        raise UsageError(f"{ref.name}: {family} {what}; {remedy}")
     dataset: Dataset = import_home(row.home)(ref)
     if ref.passages is None:
         return dataset

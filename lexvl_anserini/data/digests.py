@@ -14,7 +14,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b, file_digest, sha256
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -137,10 +137,7 @@ _CHECK_BYTES = 8
 
 
 class Memory:
-    """Values (bytes) by keys (bytes), each stored with a check of key and value; for one thread at a time.
-
-    So many new values as `waiting` says wait to be written together; `close` writes the rest.
-    """
+    """Values (bytes) by keys (bytes), each with a check of both, written `waiting` at a time; for one thread."""
 
     def __init__(self, path: Path, table: str, waiting: int):
         self._path, self._table, self._waiting = path, table, waiting
@@ -201,10 +198,8 @@ class Memory:
         """Goes on without the file, and removes it if it is no memory (any more)."""
         self._close_memory()
         if isinstance(problem, sqlite3.DatabaseError) and not isinstance(problem, sqlite3.OperationalError):
-            try:
+            with suppress(OSError):
                 self._path.unlink(missing_ok=True)
-            except OSError:
-                return
 
     def _close_memory(self) -> None:
         if self._memory is not None:

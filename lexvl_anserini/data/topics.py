@@ -126,10 +126,7 @@ def _read_topics(path: Path, escape_ids: bool) -> Iterator[tuple[str, Topic]]:
 
 
 def _read_trec_topics(path: Path, escape_ids: bool) -> Iterator[tuple[str, Topic]]:
-    """TREC's own topics: the title of each `<top>`, the query or the title of each `<topic number="...">`.
-
-    A number is written without the zeros before it, as judgements have it.
-    """
+    """The title of each `<top>` of TREC, the query or the title of each `<topic number="...">`."""
     text = _COMMENT.sub("", "\n".join(map(decode, read_lines(path))))
     log_once(f"{path}: topics in TREC's own form; their titles (or queries) are read, not their descriptions")
     for number, topic in enumerate(_TOPIC.split(text)[1:], start=1):
@@ -141,7 +138,7 @@ def _read_trec_topics(path: Path, escape_ids: bool) -> Iterator[tuple[str, Topic
             form = '<num>, <title> and </top>, or <topic number="...">, <query> and </topic>'
             raise DataError(f"{where}: no {lacks} in {show_id(topic.strip())}; expected {form}")
         name = query_id["number"] or query_id["name"]
-        name = str(int(name)) if name.isdecimal() else name
+        name = str(int(name)) if name.isdecimal() else name  # judgements have no zeros before it
         yield where, Topic(check_id(name, where, escape_ids), " ".join(unescape(query["text"]).split()))
 
 
@@ -165,11 +162,7 @@ def _read_judged_records(path: Path) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _read_judged_lines(path: Path, escape_ids: bool) -> Iterator[tuple[str, list[Any]]]:
-    """The three columns that count in each line.
-
-    TREC's columns are four, or five: see `_choose_layout`. All lines have as many as the first: a line that is cut off
-    may look like one of three. Ids may contain white space only where tabs separate the columns.
-    """
+    """The three columns that count in each line; all have as many as the first, because one cut off may look whole."""
     layout, first, width = None, 0, 0
     for line in read_lines(path):
         columns = _split_columns(decode(line), escape_ids)
@@ -199,13 +192,9 @@ def parse_fields(record: Record, escape_ids: bool) -> tuple[str, str | None, str
 
 
 def _split_columns(text: str, escape_ids: bool) -> list[str]:
-    """The columns between tabs, else between white space of any kind.
-
-    A line with tabs and blanks has its columns between both if that makes the last one a relevance, and tabs alone do
-    not. With `escape_ids`, blanks belong to ids.
-    """
+    """The columns between tabs, else white space of any kind; between both if that alone makes the last a relevance."""
     by_tab, by_any = text.split("\t"), text.split()
-    if escape_ids and len(by_tab) > 1:
+    if escape_ids and len(by_tab) > 1:  # blanks belong to ids
         return by_tab
     by_tab = [column.strip() for column in by_tab]
     mixed = not _INTEGER.fullmatch(by_tab[-1]) and bool(by_any) and bool(_INTEGER.fullmatch(by_any[-1]))

@@ -128,9 +128,8 @@ def check_model_libraries() -> None:
             if find_spec(library) is None:
                 raise InstallationError(f"{library} is not installed; pip install '{library}{needed}'")
         elif is_too_old(installed, versions):
-            raise InstallationError(
-                f"{library} {installed} is installed, expected {needed}; pip install '{library}{needed}'"
-            )
+            what = f"{library} {installed} is installed, expected {needed}"
+            raise InstallationError(f"{what}; pip install '{library}{needed}'")
         elif Version(installed).release[:2] > Version(tested).release:
             log.info("%s %s is newer than %s, the newest version that was tested", library, installed, tested)
 

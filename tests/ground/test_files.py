@@ -88,9 +88,9 @@ def test_what_the_disk_says(tmp_path, error, told):
 
 
 def test_json_round_trip(tmp_path):
-    write_json(tmp_path / "a.json", {"b": [1, "é"], "a": None})
-    assert (tmp_path / "a.json").read_text() == '{\n  "b": [\n    1,\n    "é"\n  ],\n  "a": null\n}\n'
-    assert read_json(tmp_path / "a.json", "thing") == {"b": [1, "é"], "a": None}
+    write_json(path := tmp_path / "a.json", value := {"b": [1, "é"], "a": None})
+    assert path.read_text() == '{\n  "b": [\n    1,\n    "é"\n  ],\n  "a": null\n}\n'
+    assert read_json(path, "thing") == value
 
 
 def test_the_lock_goes_with_a_killed_process(tmp_path):

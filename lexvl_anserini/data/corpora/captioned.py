@@ -336,10 +336,7 @@ def _qrels(images: Images, view: View) -> Iterator[Qrel]:
 def read_karpathy(
     path: Path, splits: frozenset[str] | None = None, escape_ids: bool = False, default: bool = False
 ) -> Iterator[CaptionedImage]:
-    """Streams the images of some splits of a Karpathy file, or of all, in file order.
-
-    Where nobody chose the splits (`default`), a file of one other split gives that one.
-    """
+    """Streams the images of some splits, or of all; where nobody chose (`default`), the only split of a file does."""
     there: set[str] = set()
     for number, record in enumerate(_list_records(path), start=1):
         where = f"{path} image {number}"

@@ -108,7 +108,7 @@ def _open_tables(ref: CorpusRef) -> Tables:
 
 def _list_rows(tables: Tables, kind: str) -> Iterator[Document]:
     path = tables.table(kind)
-    for number, row_id in enumerate(_find_table(path).rows, start=1):
+    for number, row_id in enumerate(_read_table(path, read_file_state(path)).rows, start=1):
         doc_id = check_id(row_id, f"{path} row {number}", tables.escaped)
         yield Document(doc_id, image=f"{path}::{row_id}")
 
@@ -130,17 +130,15 @@ def _find_folder(where: str) -> Path:
         return Path(snapshot_download(where, repo_type="dataset", allow_patterns=["*.parquet", CAPTIONS]))
     except Exception as error:  # whatever the HTTP stack raises when the hub is away or a download breaks
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(
-            f"{where}: no such folder here, and the hub's dataset cannot be downloaded ({reason}); download it where "
-            "the hub can be reached and name its folder: embeddings:<folder>"
-        ) from error
+        what = f"no such folder here, and the hub's dataset cannot be downloaded ({reason})"
+        remedy = "download it where the hub can be reached and name its folder: embeddings:<folder>"
+        raise DataError(f"{where}: {what}; {remedy}") from error
 
 
 @dataclass(frozen=True)
 class EmbeddingTable:
     """A table in memory: the row of each id, and the vectors float32 [n, D]."""
 
-    path: Path
     rows: dict[str, int]
     vectors: np.ndarray
 
@@ -161,7 +159,7 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
         by_table.setdefault(Path(match["table"]), []).append((position, match["id"]))
     vectors = np.empty((0, 0), dtype=np.float32)
     for path, items in by_table.items():
-        table = _find_table(path)
+        table = _read_table(path, read_file_state(path))
         if missing := [item_id for _, item_id in items if item_id not in table.rows]:
             raise DataError(f"{path}: no embedding of id {some(missing)}; {len(table.rows)} rows")
         if not vectors.size:
@@ -171,10 +169,6 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
             raise DataError(f"{path}: vectors of {width} numbers, other tables have {vectors.shape[1]}")
         vectors[[position for position, _ in items]] = table.vectors[[table.rows[item_id] for _, item_id in items]]
     return vectors
-
-
-def _find_table(path: Path) -> EmbeddingTable:
-    return _read_table(path, read_file_state(path))
 
 
 @lru_cache(maxsize=TABLES_HELD)
@@ -194,7 +188,7 @@ def _read_table(path: Path, state: FileState) -> EmbeddingTable:
     if len(rows) != len(ids):
         twice = next(row_id for row, row_id in enumerate(ids) if rows[row_id] != row)
         raise DataError(f"{path}: id {twice} occurs more than once; ids must be distinct")
-    return EmbeddingTable(path, rows, np.concatenate([vectors for _, vectors in parts]))
+    return EmbeddingTable(rows, np.concatenate([vectors for _, vectors in parts]))
 
 
 def _read_rows(path: Path, batch: Any) -> tuple[list[str], np.ndarray]:

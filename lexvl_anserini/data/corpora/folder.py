@@ -243,10 +243,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def _describe_entry(path: Path) -> str | None:
-    """What a path is; a dangling link counts as a file, which cannot be read, so that nothing is skipped silently.
-
-    Links to folders are not followed: they may lead in a circle, and folders below this one are read anyway.
-    """
+    """What a path is; a dangling link counts as a file, which cannot be read, so that nothing is skipped silently."""
     try:
         mode = path.stat().st_mode
     except OSError:
