@@ -17,10 +17,7 @@ CORPUS = (
 )
 QUERIES = '{"_id": "q3", "text": "train"}\n{"_id": "q2", "text": "second"}\n{"_id": "q1", "text": "first"}\n'
 HEADER = "query-id\tcorpus-id\tscore\n"
-
-
-# The pictures of `coloured_coco`.
-COLOURS = ("red", "green", "blue")
+COLOURS = ("red", "green", "blue")  # the pictures of `coloured_coco`
 
 
 def coloured_coco(folder: Path) -> Path:
@@ -148,7 +145,5 @@ def write_golden(folder: Path, about: Mapping, images: np.ndarray, texts: np.nda
     captions: dict[str, dict[str, str]] = {image: {} for image in about["image_ids"]}
     for text, image in about["pairs"]:
         captions[image][text] = raw[text]
-    vectors = (
-        dict(zip(about[f"{side}_ids"], rows, strict=True)) for side, rows in (("image", images), ("text", texts))
-    )
+    vectors = [dict(zip(about[key], rows, strict=True)) for key, rows in (("image_ids", images), ("text_ids", texts))]
     return write_embeddings(folder, *vectors, captions, features)

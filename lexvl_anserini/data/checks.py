@@ -114,13 +114,11 @@ def check_id(raw: Any, where: str, escape: bool = False) -> str:
         raw = escape_id(raw)
     elif refused := _REFUSED.search(raw):
         what = "white space" if refused[0].isspace() else f"control character U+{ord(refused[0]):04X}"
-        raise DataError(
-            f"{where}: {what} in id {show_id(raw)}, which a run file cannot hold; --escape-ids percent-encodes it"
-        )
+        remedy = "--escape-ids percent-encodes it"
+        raise DataError(f"{where}: {what} in id {show_id(raw)}, which a run file cannot hold; {remedy}")
     if not fits_index(raw):
-        raise DataError(
-            f"{where}: id {show_id(raw)} has {len(raw.encode()):,} bytes, an index holds {MAX_ID_BYTES:,}; shorten it"
-        )
+        size = f"has {len(raw.encode()):,} bytes, an index holds {MAX_ID_BYTES:,}"
+        raise DataError(f"{where}: id {show_id(raw)} {size}; shorten it")
     return raw
 
 
@@ -184,10 +182,7 @@ def _parse_pairs(pairs: Any, where: str) -> dict[str, float]:
 
 
 class SeenIds:
-    """Finds ids that occur more than once, with 8 bytes of memory per id.
-
-    Hashes are compared; where two are equal, the ids themselves are, in a second pass over them.
-    """
+    """Finds ids that occur twice, with 8 bytes of memory per id; where hashes are equal, a second pass compares ids."""
 
     def __init__(self) -> None:
         self.hashes = array("q")

@@ -147,16 +147,14 @@ def load_reference(ref: CorpusRef) -> Dataset:
     """Loads the dataset of a reference, for example of `manifest.corpus.ref`."""
     family = get_family(ref.name)
     if family not in CORPORA and expand_path(ref.name).exists():
-        raise UsageError(
-            f"{ref.name!r} is a path and names no corpus; folder:{ref.name} has its pictures and texts, "
-            f"pictures:{ref.name} its pictures alone, beir:{ref.name} a corpus.jsonl"
-        )
+        named = f"pictures:{ref.name} its pictures alone, beir:{ref.name} a corpus.jsonl"
+        what = f"is a path and names no corpus; folder:{ref.name} has its pictures and texts, {named}"
+        raise UsageError(f"{ref.name!r} {what}")
     row = CORPORA[family]
     if ref.name.startswith(f"{family}:") and not row.has_path:
-        raise UsageError(
-            f"{ref.name}: {family} has no place in its name, its files are in the data folder or in a package; "
-            "karpathy:FILE.json,IMAGES reads captioned images from elsewhere"
-        )
+        remedy = "karpathy:FILE.json,IMAGES reads captioned images from elsewhere"
+        what = "has no place in its name, its files are in the data folder or in a package"
+        raise UsageError(f"{ref.name}: {family} {what}; {remedy}")
     dataset: Dataset = import_home(row.home)(ref)
     if ref.passages is None:
         return dataset
@@ -167,9 +165,8 @@ def load_reference(ref: CorpusRef) -> Dataset:
 def choose_split(ref: CorpusRef, split_in_name: str | None) -> str | None:
     """The split of the reference, or the one that follows the name, as in `coco/val`; None if neither is given."""
     if ref.split and split_in_name and ref.split != split_in_name:
-        raise UsageError(
-            f"{ref.name}: the name says split {split_in_name!r}, the split option {ref.split!r}; give one of them"
-        )
+        what = f"the name says split {split_in_name!r}, the split option {ref.split!r}"
+        raise UsageError(f"{ref.name}: {what}; give one of them")
     return ref.split or split_in_name or None
 
 
@@ -199,9 +196,8 @@ class PassageRule(NamedTuple):
         numbers = rule.split(":") if re.fullmatch(r"[0-9]{1,10}(:[0-9]{1,10})?", rule) else ["0"]
         words, stride = int(numbers[0]), int(numbers[-1])
         if not 1 <= stride <= words <= MOST:
-            raise UsageError(
-                f"passages {rule!r}: expected WORDS or WORDS:STRIDE, such as 150:75, a stride of 1 to WORDS"
-            )
+            form = "WORDS or WORDS:STRIDE, such as 150:75, a stride of 1 to WORDS"
+            raise UsageError(f"passages {rule!r}: expected {form}")
         return cls(words, stride)
 
     def texts(self, text: str) -> Iterator[str]:
@@ -221,10 +217,8 @@ def split_documents(documents: Callable[[], Iterator[Document]], rule: PassageRu
     count = passages = 0
     for count, document in enumerate(documents(), start=1):
         if get_document_id(f"{document.doc_id}{DELIMITER}") != document.doc_id:
-            raise DataError(
-                f"{name}: id {document.doc_id!r} of document {count} has a {DELIMITER!r}, which ends a document's id "
-                "in that of a passage; rename it"
-            )
+            what = f"has a {DELIMITER!r}, which ends a document's id in that of a passage; rename it"
+            raise DataError(f"{name}: id {document.doc_id!r} of document {count} {what}")
         whole = document.image is not None or document.text is None
         texts = [document.text] if whole else rule.texts(document.text or "")
         for number, text in enumerate(texts):

@@ -13,10 +13,11 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import blake2b, file_digest, sha256
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from lexvl_anserini.data.corpora.embeddings import REFERENCE
 from lexvl_anserini.data.dataset import data_root
@@ -136,10 +137,7 @@ _CHECK_BYTES = 8
 
 
 class Memory:
-    """Values (bytes) by keys (bytes), each stored with a check of key and value; for one thread at a time.
-
-    So many new values as `waiting` says wait to be written together; `close` writes the rest.
-    """
+    """Values (bytes) by keys (bytes), each with a check of both, written `waiting` at a time; for one thread."""
 
     def __init__(self, path: Path, table: str, waiting: int):
         self._path, self._table, self._waiting = path, table, waiting
@@ -149,7 +147,11 @@ class Memory:
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key; None where it is not known."""
-        value = self._new.get(key) or self._read_value(key)
+        value = self._new.get(key)
+        with self._use() as memory:
+            if value is None and memory is not None:
+                row = memory.execute(f"SELECT * FROM {self._table} WHERE key = ?", (key,)).fetchone()
+                value = row and row[1]
         if not isinstance(value, bytes):
             return None
         content, check = value[:-_CHECK_BYTES], value[-_CHECK_BYTES:]
@@ -167,51 +169,37 @@ class Memory:
             self._write()
         self._close_memory()
 
-    def _read_value(self, key: bytes) -> Any:
-        self._open()
-        if self._memory is None:
-            return None
+    @contextmanager
+    def _use(self) -> Iterator[sqlite3.Connection | None]:
+        """The open memory, None where there is none; an error ends its use."""
         try:
-            row = self._memory.execute(f"SELECT * FROM {self._table} WHERE key = ?", (key,)).fetchone()
-        except sqlite3.Error as problem:
-            self._give_up(problem)
-            return None
-        return row and row[1]
-
-    def _open(self) -> None:
-        if self._opened:
-            return
-        self._opened = True
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._memory = sqlite3.connect(self._path, timeout=PATIENCE_S, check_same_thread=False)
-            self._memory.execute("PRAGMA synchronous = OFF")
-            self._memory.execute(
-                f"CREATE TABLE IF NOT EXISTS {self._table} (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
-            )
+            if not self._opened:
+                self._opened = True
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._memory = sqlite3.connect(self._path, timeout=PATIENCE_S, check_same_thread=False)
+                self._memory.execute("PRAGMA synchronous = OFF")
+                columns = "(key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
+                self._memory.execute(f"CREATE TABLE IF NOT EXISTS {self._table} {columns}")
         except (OSError, sqlite3.Error) as problem:
+            self._give_up(problem)
+        try:
+            yield self._memory
+        except sqlite3.Error as problem:
             self._give_up(problem)
 
     def _write(self) -> None:
-        self._open()
-        if self._memory is None:
-            self._new.clear()
-            return
-        try:
-            with self._memory:
-                self._memory.executemany(f"INSERT OR REPLACE INTO {self._table} VALUES (?, ?)", self._new.items())
+        with self._use() as memory:
+            if memory is not None:
+                with memory:
+                    memory.executemany(f"INSERT OR REPLACE INTO {self._table} VALUES (?, ?)", self._new.items())
             self._new = {}
-        except sqlite3.Error as problem:
-            self._give_up(problem)
 
     def _give_up(self, problem: Exception) -> None:
         """Goes on without the file, and removes it if it is no memory (any more)."""
         self._close_memory()
         if isinstance(problem, sqlite3.DatabaseError) and not isinstance(problem, sqlite3.OperationalError):
-            try:
+            with suppress(OSError):
                 self._path.unlink(missing_ok=True)
-            except OSError:
-                return
 
     def _close_memory(self) -> None:
         if self._memory is not None:

@@ -15,14 +15,13 @@ import stat
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import orjson
 
-from lexvl_anserini.ground.errors import DataError, refuse_packed, refuse_pointer
+from lexvl_anserini.ground.errors import DataError, refuse_pointer
 
 BOM = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"
@@ -70,19 +69,15 @@ def remove_packing(name: str) -> str:
 
 def open_packed(path: Path) -> BinaryIO:
     """Opens a plain, gzip or Zstandard file; reading a damaged one raises one of `DAMAGED_GZIP`, or OSError."""
-    refuse_pointer(path)
     packing = path.suffix.lower()
+    refuse_pointer(path, packed=packing not in PACKED)
     if packing == ".gz":
         return _UnpackedReader(cast(io.RawIOBase, gzip.open(path, "rb")), path)
     if packing == ".zst":
         from pyarrow import input_stream
 
         return _UnpackedReader(input_stream(str(path), compression="zstd"), path)
-    with ExitStack() as held:
-        plain = held.enter_context(open(path, "rb"))
-        refuse_packed(path, plain.peek(4), DataError)
-        held.pop_all()
-    return plain
+    return open(path, "rb")
 
 
 class _UnpackedReader(io.BufferedReader):
@@ -105,18 +100,8 @@ def read_lines(path: Path) -> Iterator[Line]:
 
     Only a line feed ends a line, or carriage returns alone in a file without any: U+2028 is part of a text.
     """
-    number = 0
-    try:
-        with open_packed(path) as source:
-            for number, data in enumerate(_split_lines(source, path), start=1):
-                if line := _trim(path, number, data):
-                    yield line
-    except DAMAGED_GZIP as problem:
-        raise DataError(
-            f"{path} after line {number}: damaged gzip file ({problem}); fetch or compress it again"
-        ) from problem
-    except OSError as problem:
-        raise describe_unreadable(path, problem) from problem
+    for _, line in read_placed_lines(path):
+        yield line
 
 
 def _split_lines(source: BinaryIO, path: Path, before: bytes = b"\r") -> Iterator[bytes]:
@@ -159,17 +144,21 @@ def describe_unreadable(path: Path | str, problem: Exception) -> DataError:
 
 
 def read_placed_lines(path: Path, place: LinePlace = LinePlace()) -> Iterator[tuple[LinePlace, Line]]:
-    """The lines of a plain file from a place on, as `read_lines`, each with its place."""
+    """The lines as `read_lines`, each with its place; of a plain file, from a place on."""
     number, offset = place
     try:
         with open_packed(path) as source:
-            source.seek(max(0, offset - 1))
+            if offset:
+                source.seek(offset - 1)
             before = source.read(1) if offset else b"\r"
             for data in _split_lines(source, path, before):
                 here = LinePlace(number, offset)
                 number, offset = number + 1, offset + len(data)
                 if line := _trim(path, number, data):
                     yield here, line
+    except DAMAGED_GZIP as problem:
+        advice = "fetch or compress it again"
+        raise DataError(f"{path} after line {number}: damaged gzip file ({problem}); {advice}") from problem
     except OSError as problem:
         raise describe_unreadable(path, problem) from problem
 
@@ -191,9 +180,8 @@ def parse_object(line: Line) -> dict[str, Any]:
     """The line as one JSON object, see `parse_json`."""
     record = parse_json(line.data, line.where)
     if not isinstance(record, dict):
-        raise DataError(
-            f'{line.where}: a JSON {_describe_type(record)}, expected an object such as {{"_id": ..., "text": ...}}'
-        )
+        form = '{"_id": ..., "text": ...}'
+        raise DataError(f"{line.where}: a JSON {_describe_type(record)}, expected an object such as {form}")
     return record
 
 
@@ -225,9 +213,8 @@ def _count_keys(value: Any) -> int:
     while waiting:
         value = waiting.pop()
         number += len(value) if isinstance(value, dict) else 0
-        waiting += [
-            item for item in (value.values() if isinstance(value, dict) else value) if type(item) in (dict, list)
-        ]
+        items = value.values() if isinstance(value, dict) else value
+        waiting += [item for item in items if type(item) in (dict, list)]
     return number
 
 

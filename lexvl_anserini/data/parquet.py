@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
 from threading import Lock
@@ -44,9 +44,7 @@ def read_batches(
 
     A name comes with a function that says whether the caller reads a type; optional columns are of any type.
     """
-    from pyarrow import parquet
-
-    with raise_parquet_errors(path, failure), parquet.ParquetFile(path) as file:
+    with _open_table(path, failure) as file:
         schema = file.schema_arrow
         if missing := [name for name in columns if schema.names.count(name) != 1]:
             names = ", ".join(schema.names) or "none"
@@ -62,10 +60,7 @@ def read_batches(
 
 @contextmanager
 def raise_parquet_errors(path: Path, failure: Failure) -> Iterator[None]:
-    """Turns what Arrow raises for damaged files into an error of one line.
-
-    Arrow raises its own exceptions, but also the system's for what it cannot decompress or deserialise.
-    """
+    """Turns what Arrow raises for damaged files, its own exceptions and the system's, into an error of one line."""
     import pyarrow as pa
 
     try:
@@ -86,25 +81,15 @@ def is_text(kind: Any) -> bool:
     return bool(types.is_string(plain) or types.is_large_string(plain))
 
 
-def has_items(kind: Any, numbers: Callable[[Any], bool]) -> bool:
-    """Whether a type of Arrow is a list of such numbers, of any length."""
+def is_integers(kind: Any, floats: bool = False) -> bool:
+    """Whether a type of Arrow is a list of integers, or of numbers with floats, of any length."""
     from pyarrow import types
 
-    return bool((types.is_list(kind) or types.is_large_list(kind)) and numbers(kind.value_type))
+    item = kind.value_type if types.is_list(kind) or types.is_large_list(kind) else None
+    return item is not None and bool(types.is_integer(item) or (floats and types.is_floating(item)))
 
 
-def is_integers(kind: Any) -> bool:
-    """Whether a type of Arrow is a list of integers."""
-    from pyarrow import types
-
-    return has_items(kind, types.is_integer)
-
-
-def is_numbers(kind: Any) -> bool:
-    """Whether a type of Arrow is a list of numbers."""
-    from pyarrow import types
-
-    return has_items(kind, lambda numbers: types.is_floating(numbers) or types.is_integer(numbers))
+is_numbers: Callable[[Any], bool] = partial(is_integers, floats=True)
 
 
 # Row groups held at once, over all tables: readers of neighbouring rows take turns at the border of two.
@@ -153,10 +138,10 @@ def list_plain_columns(schema: Schema) -> list[str]:
 
 
 @contextmanager
-def _open_table(path: Path, **options: Any) -> Iterator[ParquetFile]:
+def _open_table(path: Path, failure: Failure = DAMAGED, **options: Any) -> Iterator[ParquetFile]:
     from pyarrow.parquet import ParquetFile
 
-    with raise_parquet_errors(path, DAMAGED), ParquetFile(path, **options) as file:
+    with raise_parquet_errors(path, failure), ParquetFile(path, **options) as file:
         yield file
 
 

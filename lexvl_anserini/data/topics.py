@@ -97,9 +97,8 @@ def read_topics(path: Path, escape_ids: bool = False) -> Iterator[Topic]:
     first: dict[str, str] = {}
     for where, topic in _read_topics(path, escape_ids):
         if topic.query_id in first:
-            raise DataError(
-                f"{where}: query id {topic.query_id!r} is on {first[topic.query_id]} already; ids must be distinct"
-            )
+            what = f"query id {topic.query_id!r} is on {first[topic.query_id]} already"
+            raise DataError(f"{where}: {what}; ids must be distinct")
         first[topic.query_id] = where.removeprefix(f"{path} ")
         yield topic
     if not first:
@@ -116,17 +115,18 @@ def _read_topics(path: Path, escape_ids: bool) -> Iterator[tuple[str, Topic]]:
         yield from _read_trec_topics(path, escape_ids)
     elif suffix in (".tsv", ".txt"):
         for line in read_lines(path):
-            if not is_header(line, decode(line).split("\t")):
-                yield line.where, _parse_tsv_topic(line, escape_ids)
+            query_id, *rest = decode(line).split("\t")
+            if is_header(line, [query_id, *rest]):
+                continue
+            if not rest:
+                raise DataError(f"{line.where}: no tab; expected query_id, tab, text")
+            yield line.where, Topic(check_id(query_id, line.where, escape_ids), "\t".join(rest))
     else:
         raise DataError(f"{path}: unknown format of topics {suffix!r}; expected {TOPIC_FORMATS}")
 
 
 def _read_trec_topics(path: Path, escape_ids: bool) -> Iterator[tuple[str, Topic]]:
-    """TREC's own topics: the title of each `<top>`, the query or the title of each `<topic number="...">`.
-
-    A number is written without the zeros before it, as judgements have it.
-    """
+    """The title of each `<top>` of TREC, the query or the title of each `<topic number="...">`."""
     text = _COMMENT.sub("", "\n".join(map(decode, read_lines(path))))
     log_once(f"{path}: topics in TREC's own form; their titles (or queries) are read, not their descriptions")
     for number, topic in enumerate(_TOPIC.split(text)[1:], start=1):
@@ -135,14 +135,11 @@ def _read_trec_topics(path: Path, escape_ids: bool) -> Iterator[tuple[str, Topic
         query_id, query = _TOPIC_NUMBER.search(body), _TOPIC_TEXT.search(body)
         if not (query_id and query and end):
             lacks = "number" if not query_id else "title and no query" if not query else "end (</top>)"
-            raise DataError(
-                f"{where}: no {lacks} in {show_id(topic.strip())}; expected <num>, <title> and </top>, or "
-                '<topic number="...">, <query> and </topic>'
-            )
+            form = '<num>, <title> and </top>, or <topic number="...">, <query> and </topic>'
+            raise DataError(f"{where}: no {lacks} in {show_id(topic.strip())}; expected {form}")
         name = query_id["number"] or query_id["name"]
-        name = str(int(name)) if name.isdecimal() else name
-        words = " ".join(unescape(query["text"]).split())
-        yield where, Topic(check_id(name, where, escape_ids), words)
+        name = str(int(name)) if name.isdecimal() else name  # judgements have no zeros before it
+        yield where, Topic(check_id(name, where, escape_ids), " ".join(unescape(query["text"]).split()))
 
 
 def read_qrels(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
@@ -165,11 +162,7 @@ def _read_judged_records(path: Path) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _read_judged_lines(path: Path, escape_ids: bool) -> Iterator[tuple[str, list[Any]]]:
-    """The three columns that count in each line.
-
-    TREC's columns are four, or five: see `_choose_layout`. All lines have as many as the first: a line that is cut off
-    may look like one of three. Ids may contain white space only where tabs separate the columns.
-    """
+    """The three columns that count in each line; all have as many as the first, because one cut off may look whole."""
     layout, first, width = None, 0, 0
     for line in read_lines(path):
         columns = _split_columns(decode(line), escape_ids)
@@ -198,21 +191,10 @@ def parse_fields(record: Record, escape_ids: bool) -> tuple[str, str | None, str
     return item_id, text, None if image is None else str(path.parent / image)
 
 
-def _parse_tsv_topic(line: Line, escape_ids: bool) -> Topic:
-    query_id, tab, text = decode(line).partition("\t")
-    if not tab:
-        raise DataError(f"{line.where}: no tab; expected query_id, tab, text")
-    return Topic(check_id(query_id, line.where, escape_ids), text)
-
-
 def _split_columns(text: str, escape_ids: bool) -> list[str]:
-    """The columns between tabs, else between white space of any kind.
-
-    A line with tabs and blanks has its columns between both if that makes the last one a relevance, and tabs alone do
-    not. With `escape_ids`, blanks belong to ids.
-    """
+    """The columns between tabs, else white space of any kind; between both if that alone makes the last a relevance."""
     by_tab, by_any = text.split("\t"), text.split()
-    if escape_ids and len(by_tab) > 1:
+    if escape_ids and len(by_tab) > 1:  # blanks belong to ids
         return by_tab
     by_tab = [column.strip() for column in by_tab]
     mixed = not _INTEGER.fullmatch(by_tab[-1]) and bool(by_any) and bool(_INTEGER.fullmatch(by_any[-1]))
@@ -221,10 +203,8 @@ def _split_columns(text: str, escape_ids: bool) -> list[str]:
 
 def _choose_layout(columns: list[str], where: str) -> tuple[int, int, int]:
     """The positions of query id, document id and relevance, from the columns of a file's first line."""
-    if len(columns) == 3:
-        return 0, 1, 2
-    if len(columns) == 4:
-        return 0, 2, 3
+    if len(columns) in (3, 4):
+        return (0, 1, 2) if len(columns) == 3 else (0, 2, 3)
     if len(columns) == 5:
         if columns[1] in ("0", "Q0") and all(map(_INTEGER.fullmatch, columns[3:])):
             log_once(f"{where}: 5 columns, read as judgements of a sample (query-id, 0, corpus-id, stratum, score)")

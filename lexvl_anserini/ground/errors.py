@@ -112,20 +112,21 @@ class JavaError(LexvlError):
     """No usable Java runtime was found, or the JVM refused to start."""
 
 
-def refuse_packed(path: Any, head: bytes, error: type[LexvlError]) -> None:
-    """Refuses packed bytes, of which a name without the suffix says nothing."""
-    for kind, start in {"gzip": b"\x1f\x8b", "Zstandard": b"\x28\xb5\x2f\xfd"}.items():
-        if head.startswith(start):
-            raise error(f"{path}: packed by {kind}, which its name does not say; unpack it, or give it the suffix")
+# How a file begins that a clone without git-lfs has in the place of another, and one that is packed.
+POINTER = {b"version https://git-lfs": "a pointer of Git LFS in the place of the file; git lfs pull fetches it"}
+PACKED = {
+    start: f"packed by {kind}, which its name does not say; unpack it, or give it the suffix"
+    for start, kind in {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard"}.items()
+}
 
 
-POINTER = b"version https://git-lfs"
-
-
-def refuse_pointer(where: Path | str, start: bytes | None = None, error: type[LexvlError] = DataError) -> None:
-    """Refuses a file, by its path or its first bytes, that is what a clone without git-lfs has in its place."""
+def refuse_pointer(
+    where: Path | str, start: bytes | None = None, error: type[LexvlError] = DataError, packed: bool = False
+) -> None:
+    """Refuses a pointer of Git LFS, by its path or its first bytes, and what is `packed` under a plain name."""
     if start is None and Path(where).is_file():  # of a pipe, nothing is read
         with suppress(OSError), open(where, "rb") as source:
-            start = source.read(len(POINTER))
-    if start and start.startswith(POINTER):
-        raise error(f"{where}: a pointer of Git LFS in the place of the file; git lfs pull fetches it")
+            start = source.read(32)
+    for beginning, problem in (POINTER | PACKED if packed else POINTER).items():
+        if start and start.startswith(beginning):
+            raise error(f"{where}: {problem}")

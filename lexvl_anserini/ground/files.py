@@ -19,16 +19,11 @@ from typing import IO, Any, BinaryIO, cast
 
 import orjson
 
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError, refuse_packed, refuse_pointer
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError, refuse_pointer
 
 # Errors of an output that cannot be written for a reason other than space: permissions, or a file of the same name.
-UNWRITABLE = frozenset(
-    (
-        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST),
-        *(errno.ENOTDIR, errno.EISDIR),
-        *(errno.ENAMETOOLONG, errno.ELOOP),
-    )
-)
+UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
+UNWRITABLE |= {errno.ENAMETOOLONG, errno.ELOOP}
 
 # Errors of writing that libraries in other languages quote: Java by their text, Rust by their number.
 QUOTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -339,11 +334,8 @@ def clear_remains(path: Path) -> None:
     part, old = name_part(path), _name_beside(path, OLD)
     if not part.exists() and not old.exists():
         return
-    try:
-        with sole_writer(path, folder=old.exists() or part.is_dir()):
-            _remove(old)
-    except ArtefactError:
-        return
+    with suppress(ArtefactError), sole_writer(path, folder=old.exists() or part.is_dir()):
+        _remove(old)
 
 
 def _replace(part: Path, folder: Path) -> None:
@@ -415,8 +407,7 @@ def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) ->
         if path.exists() and not path.is_file():  # a pipe or a device may have no end
             raise error(f"{path}: no {what} (not a regular file)")
         content = path.read_bytes()
-        refuse_packed(path, content, error)
-        refuse_pointer(path, content, error)
+        refuse_pointer(path, content, error, packed=True)
         data = orjson.loads(content)
     except OSError as problem:
         raise error(f"{path}: no {what} ({problem.strerror or problem})") from problem

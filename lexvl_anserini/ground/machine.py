@@ -92,10 +92,8 @@ def list_unmet_requirements(extra: str = "") -> list[str]:
 
     unmet: list[str] = []
     for needed in map(Requirement, requires(OURS) or ()):
-        always = needed.marker is None or needed.marker.evaluate({"extra": ""})
-        if always if extra else not always:
-            continue
-        if needed.marker is not None and not needed.marker.evaluate({"extra": extra}):
+        always, here = (needed.marker is None or needed.marker.evaluate({"extra": name}) for name in ("", extra))
+        if not here or (extra and always):
             continue
         if needed.name == OURS:
             unmet += [lacking for name in sorted(needed.extras) for lacking in list_unmet_requirements(name)]
@@ -130,9 +128,8 @@ def check_model_libraries() -> None:
             if find_spec(library) is None:
                 raise InstallationError(f"{library} is not installed; pip install '{library}{needed}'")
         elif is_too_old(installed, versions):
-            raise InstallationError(
-                f"{library} {installed} is installed, expected {needed}; pip install '{library}{needed}'"
-            )
+            what = f"{library} {installed} is installed, expected {needed}"
+            raise InstallationError(f"{what}; pip install '{library}{needed}'")
         elif Version(installed).release[:2] > Version(tested).release:
             log.info("%s %s is newer than %s, the newest version that was tested", library, installed, tested)
 

@@ -230,15 +230,11 @@ class Manifest(ManifestFile):
         corpora = [manifest.corpus, *manifest.corpus.parts]
         for key in chain(*corpora, *(encoder.options for encoder in encoders)):
             if key in GONE:
-                raise ArtefactError(
-                    f"{where}: has {GONE[key]} ({key!r}), which 0.3.0 is the last version to read; use 0.3.0, or "
-                    "encode and index again into another folder"
-                )
-        for shard in manifest.shards:
-            if not SHARD_NAME.fullmatch(shard.name):
-                raise ArtefactError(
-                    f"{where}: shard {shard.name[:80]!r}, expected docs/ and a file's name; encode again"
-                )
+                remedy = "use 0.3.0, or encode and index again into another folder"
+                what = f"has {GONE[key]} ({key!r}), which 0.3.0 is the last version to read"
+                raise ArtefactError(f"{where}: {what}; {remedy}")
+        if strange := [shard.name for shard in manifest.shards if not SHARD_NAME.fullmatch(shard.name)]:
+            raise ArtefactError(f"{where}: shard {strange[0][:80]!r}, expected docs/ and a file's name; encode again")
         return manifest
 
     @property

@@ -60,19 +60,17 @@ class SideQuantiser:
     percentile: float = 100.0
 
     def __post_init__(self) -> None:
-        if self.scheme not in get_args(Scheme):
-            raise UsageError(f"unknown quantiser scheme {self.scheme!r}; known: {', '.join(get_args(Scheme))}")
-        if self.bits is not None and not 1 <= self.bits <= 16:
-            raise UsageError(f"{self.bits} bits: expected 1 to 16")
-        if self.scale is None:
-            if self.scheme == "fixed":
-                raise UsageError("quantiser 'fixed' needs a scale, for example 100")
-        elif not 0 < self.scale < np.inf:
-            raise UsageError(f"scale {self.scale}: expected a number above 0")
-        if self.scheme in ("calibrated", "peak") and self.bits is None:
-            raise UsageError(f"quantiser {self.scheme!r} needs bits")
-        if not 0 < self.percentile <= 100:
-            raise UsageError(f"percentile {self.percentile}: expected above 0 and at most 100")
+        schemes, bits, scale = get_args(Scheme), self.bits, self.scale
+        problems = {
+            f"unknown quantiser scheme {self.scheme!r}; known: {', '.join(schemes)}": self.scheme not in schemes,
+            f"{bits} bits: expected 1 to 16": bits is not None and not 1 <= bits <= 16,
+            "quantiser 'fixed' needs a scale, for example 100": scale is None and self.scheme == "fixed",
+            f"scale {scale}: expected a number above 0": scale is not None and not 0 < scale < np.inf,
+            f"quantiser {self.scheme!r} needs bits": bits is None and self.scheme in ("calibrated", "peak"),
+            f"percentile {self.percentile}: expected above 0 and at most 100": not 0 < self.percentile <= 100,
+        }
+        if problem := next((text for text, applies in problems.items() if applies), None):
+            raise UsageError(problem)
 
     @property
     def largest(self) -> int | None:
@@ -96,12 +94,7 @@ class SideQuantiser:
 
 
 class Quantised(NamedTuple):
-    """Integer vectors, and the postings that quantising changed.
-
-    Attributes:
-        clipped: postings cut to the largest impact.
-        dropped: postings rounded to 0.
-    """
+    """Integer vectors, and how many postings were cut to the largest impact, and rounded to 0."""
 
     impacts: Any  # CSR [n, V] int64 >= 1, of the type of the weights
     clipped: int
@@ -185,11 +178,7 @@ class Quantiser:
         return replace(self, document=replace(self.document, scheme="fixed")) if calibrated else self
 
     def documents(self, weights: Matrix) -> Quantised:
-        """CSR [n, V] float weights -> impacts.
-
-        Raises:
-            TooLargeImpact: an impact would reach 2^24.
-        """
+        """CSR [n, V] float weights -> impacts; TooLargeImpact where one would reach 2^24."""
         side = self.document
         if side.scheme == "binary":
             return ones(weights)

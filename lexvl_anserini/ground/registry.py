@@ -40,9 +40,8 @@ class Registry(Mapping[str, Row]):
         rows: dict[str, Row] = {}
         for point in entry_points(group=self.group):
             if point.name in rows or point.name in self.core:
-                raise UsageError(
-                    f"{point.value}: a second {self.kind} of the name {point.name!r}; uninstall one of their packages"
-                )
+                what = f"a second {self.kind} of the name {point.name!r}"
+                raise UsageError(f"{point.value}: {what}; uninstall one of their packages")
             try:
                 rows[point.name] = point.load()
             except ModuleNotFoundError as error:
@@ -109,11 +108,9 @@ class EngineRow(NamedTuple):
 
 
 class RuntimeRow(NamedTuple):
-    """What computes the networks of an encoder.
+    """What computes the networks of an encoder: "module:function", with the parameters of `loading.load_by_torch`.
 
-    Attributes:
-        home: "module:function", with the parameters of `encoders.loading.load_by_torch`.
-        package: whose version manifests note, because it decides the last bits of weights; None where they do anyway.
+    Manifests note the version of `package`, which decides the last bits of weights; None where they do anyway.
     """
 
     home: str
@@ -236,7 +233,5 @@ def describe_extra(package: str) -> MissingExtra:
 def refuse_gone_engine(where: str | PathLike[str], engine: str | None) -> None:
     """Raises ArtefactError for an index of an engine that only older versions have."""
     if engine in GONE_ENGINES:
-        raise ArtefactError(
-            f"{where}: an index of the engine {engine}; 0.3.0 is the last version that reads it; build one of another "
-            "engine from its shards"
-        )
+        remedy = "0.3.0 is the last version that reads it; build one of another engine from its shards"
+        raise ArtefactError(f"{where}: an index of the engine {engine}; {remedy}")

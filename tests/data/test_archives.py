@@ -120,12 +120,8 @@ def test_what_is_no_file_is_named(tmp_path, caplog):
     sparse = file("holes", b"", pax_headers={"GNU.sparse.map": "0,1", "GNU.sparse.size": "9"})
     path = tar(tmp_path / "a.tar", *members, sparse, file("folder", b"", type=tarfile.DIRTYPE), file("x"))
     assert contents(path) == {"x": "-"}
-    skipped = (
-        "a pipe or a device: 3 (pipe, disk, tty)",
-        "a member of an unknown kind: 1 (odd)",
-        "a sparse file: 1 (holes)",
-    )
-    assert caplog.messages == [f"{path}: skipped, {what}" for what in skipped]
+    skipped = ["a pipe or a device: 3 (pipe, disk, tty)", "a member of an unknown kind: 1 (odd)"]
+    assert caplog.messages == [f"{path}: skipped, {what}" for what in (*skipped, "a sparse file: 1 (holes)")]
 
 
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])

@@ -143,8 +143,7 @@ def test_captions_and_directions_that_are_wrong(folder):
     meta = json.loads((folder / "dataset_meta.json").read_text())
     meta["images"][0]["imgid"] = "99"
     (folder / "dataset_meta.json").write_text(json.dumps(meta))
-    documents = list(load_dataset(f"embeddings:{folder}").documents())
     with pytest.raises(DataError, match="no embedding of id 99"):
-        read_embeddings([d.image for d in documents])
+        read_embeddings([d.image for d in load_dataset(f"embeddings:{folder}").documents()])
     with pytest.raises(UsageError, match="has no direction 'text-to-text'"):
         load_dataset(f"embeddings:{folder}", direction="text-to-text")

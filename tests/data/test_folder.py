@@ -42,13 +42,11 @@ def test_texts_in_the_order_of_their_paths(tmp_path):
 
 
 def test_images_with_and_without_captions(tmp_path):
-    folder_of(
-        tmp_path, x_DOT_jpg=b"-", x_DOT_txt=b"a dog\n", y_DOT_PNG=b"-", z_DOT_webp=b"-", z_DOT_webp_DOT_txt=b"a cat"
-    )
+    folder_of(tmp_path, x_DOT_jpg=b"-", x_DOT_txt=b"a dog\n", y_DOT_PNG=b"-", z_DOT_webp=b"-")
+    folder_of(tmp_path, z_DOT_webp_DOT_txt=b"a cat")
     expected = {"x.jpg": "a dog", "y.PNG": None, "z.webp": "a cat"}
-    assert documents(tmp_path) == [
-        Document(name, text=text, image=f"{tmp_path}/{name}") for name, text in expected.items()
-    ]
+    images = [Document(name, text=text, image=f"{tmp_path}/{name}") for name, text in expected.items()]
+    assert documents(tmp_path) == images
 
 
 def test_what_is_left_out_is_counted_once(tmp_path, caplog):
@@ -66,11 +64,9 @@ def test_a_text_among_pictures_is_told_with_its_path(tmp_path, caplog):
     caplog.set_level("INFO")
     assert len(documents(tmp_path, direction="text-to-text")) == 3
     assert caplog.messages == []
-    documents(tmp_path)
-    documents(tmp_path)
-    assert caplog.messages == [
-        f"{tmp_path}/notes.txt: a text without an image of its name; it is a document of its own"
-    ]
+    assert documents(tmp_path) == documents(tmp_path)
+    told = "a text without an image of its name; it is a document of its own"
+    assert caplog.messages == [f"{tmp_path}/notes.txt: {told}"]
 
 
 def test_pictures_alone(tmp_path, caplog):
@@ -91,13 +87,8 @@ def test_pictures_alone(tmp_path, caplog):
         picture.unlink()
     with pytest.raises(DataError, match=f"{tmp_path}: no picture in it; expected .jpg, .png, ..."):
         load_pictures(CorpusRef(f"folder:{tmp_path}"))
-
-
-def test_a_path_is_no_corpus_but_names_one(tmp_path):
-    folder_of(tmp_path, a_DOT_jpg=b"image", readme_DOT_txt=b"no caption")
     with pytest.raises(UsageError, match=f"folder:{tmp_path} has its pictures and texts, pictures:"):
         load_dataset(str(tmp_path))
-    assert [document.doc_id for document in load_dataset(f"pictures:{tmp_path}").documents()] == ["a.jpg"]
 
 
 def test_captions_are_named_as_their_pictures_with_suffixes_in_any_case(tmp_path, caplog):
@@ -110,9 +101,8 @@ def test_captions_are_named_as_their_pictures_with_suffixes_in_any_case(tmp_path
 
 def test_a_tar_is_read_as_the_folder_it_was_made_of(tmp_path):
     folder = tmp_path / "in"
-    folder_of(
-        folder, b_DOT_jpg=b"-", b_DOT_txt=b"b\n", a__z_DOT_png=b"-", a_DOT_txt=b"a", _DOT_x_DOT_jpg=b"-", y_DOT_md=b""
-    )
+    folder_of(folder, b_DOT_jpg=b"-", b_DOT_txt=b"b\n", a__z_DOT_png=b"-", a_DOT_txt=b"a")
+    folder_of(folder, _DOT_x_DOT_jpg=b"-", y_DOT_md=b"")
     (folder / "a-b.txt").write_text("before a/z")
     packed = tmp_path / "{in}.tar"
     with tarfile.open(packed, "w") as archive:
@@ -243,10 +233,7 @@ def test_a_pointer_of_git_lfs_is_named_with_its_remedy(tmp_path):
     readers = {"a.jpg": open_image, "a.tar": open_archive, "a.parquet": read_schema}
     readers |= {"a.jsonl.gz": lambda path: next(read_lines(path)), "a.json": lambda path: read_json(path, "vocabulary")}
     readers |= {"b.json": lambda path: read_captioned_images(path, "test"), "a.txt": lambda _: documents(tmp_path)}
-    readers |= {
-        "a.safetensors": lambda _: find_checkpoint(f"{tmp_path}"),
-        "b.pt": lambda path: find_checkpoint(f"{path}"),
-    }
+    readers |= {"a.safetensors": lambda path: find_checkpoint(f"{path.parent}"), "b.pt": find_checkpoint}
     for name, read in readers.items():
         (tmp_path / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n")
         with pytest.raises(LexvlError, match=f"{name}: a pointer of Git LFS .*; git lfs pull fetches it"):

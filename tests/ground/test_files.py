@@ -88,9 +88,9 @@ def test_what_the_disk_says(tmp_path, error, told):
 
 
 def test_json_round_trip(tmp_path):
-    write_json(tmp_path / "a.json", {"b": [1, "é"], "a": None})
-    assert (tmp_path / "a.json").read_text() == '{\n  "b": [\n    1,\n    "é"\n  ],\n  "a": null\n}\n'
-    assert read_json(tmp_path / "a.json", "thing") == {"b": [1, "é"], "a": None}
+    write_json(path := tmp_path / "a.json", value := {"b": [1, "é"], "a": None})
+    assert path.read_text() == '{\n  "b": [\n    1,\n    "é"\n  ],\n  "a": null\n}\n'
+    assert read_json(path, "thing") == value
 
 
 def test_the_lock_goes_with_a_killed_process(tmp_path):
@@ -186,13 +186,10 @@ def test_what_remains(tmp_path):
         (tmp_path / "index").rename(tmp_path / "index.lexvl.old")
 
 
-@pytest.fixture(
-    params=[
-        None,
-        pytest.param(SimpleNamespace(), id="macOS has no renameat2"),
-        pytest.param(SimpleNamespace(renameat2=lambda *_: -1), id="a file system that cannot swap names"),
-    ],
-)
+UNSWAPPED = SimpleNamespace(renameat2=lambda *_: -1)  # a file system that cannot swap names
+
+
+@pytest.fixture(params=[None, SimpleNamespace(), UNSWAPPED], ids=["Linux", "macOS has no renameat2", "no swap"])
 def library(request, monkeypatch):
     if request.param is not None:
         monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: request.param)
@@ -222,7 +219,7 @@ def test_what_users_put_beside_an_output_stays(tmp_path, write, link):
 def test_where_names_cannot_be_swapped_a_failure_gives_the_older_folder_its_name_back(tmp_path, monkeypatch):
     with folder_of_one(tmp_path / "out") as out:
         out.write(b"older")
-    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: SimpleNamespace(renameat2=lambda *_: -1))
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: UNSWAPPED)
     monkeypatch.setattr(Path, "replace", Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO))))
     with pytest.raises(ArtefactError, match="out: cannot be written"), folder_of_one(tmp_path / "out") as out:
         out.write(b"newer")
@@ -310,29 +307,18 @@ def test_backups_survive_every_command_that_writes_a_folder(tmp_path, world, gol
     encoding = ["encode", *corpus_options(world, golden), "--output", "encoded"]
     pruning = ["prune", world / "impacts", "--output", "pruned", "--document-terms"]
     building, changing = ["index", world / "impacts", "--index", "index"], ["index", "--index", "index"]
-    for command in (
-        encoding,
-        [*encoding, "--overwrite"],
-        [*pruning, 2],
-        [*pruning, 1, "--overwrite"],
-        ["index", "fields", "--field", f"text={world / 'impacts'}", "--index", "joined"],
-        building,
-        [*building, "--overwrite", "--store-text"],
-    ):
+    joining = ["index", "fields", "--field", f"text={world / 'impacts'}", "--index", "joined"]
+    writing = [encoding, [*encoding, "--overwrite"], [*pruning, 2], [*pruning, 1, "--overwrite"], joining]
+    for command in (*writing, building, [*building, "--overwrite", "--store-text"]):
         for _ in range(2):  # the second time it is finished, or overwritten again
             run(*command)
     mine += ["index/notes.part", "index/older/notes.txt"]
     write_texts(tmp_path, dict.fromkeys(mine[-2:], "mine"))
     deleting = [*changing, "--delete-ids", "gone"]
-    for command in (
-        deleting,
-        [*building, "--replace"],
-        deleting,
-        [*changing, "--approximate"],
-        [*building, "--check", "--repair"],
-        [*building, "--append"],
-    ):
+    repairing = [*building, "--check", "--repair"]
+    for command in (deleting, [*building, "--replace"], deleting, [*changing, "--approximate"], repairing):
         run(*command)
+    run(*building, "--append")
     assert {(tmp_path / name).read_text() for name in mine} == {"mine"}
     assert not list(tmp_path.rglob("*.lexvl.*"))
 

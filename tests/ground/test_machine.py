@@ -188,10 +188,9 @@ def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_home_folder_that_can_be_written(tmp_path, temporary, monkeypatch, caplog) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert (find_home_folder(), cache_folder()) == (tmp_path, tmp_path / ".cache/lexvl")
-    assert expand_path("~/pictures") == tmp_path / "pictures"
-    assert expand_path("~") == tmp_path
-    assert (expand_path("a/~"), expand_path("./~/a")) == (Path("a/~"), Path("~/a"))
-    assert expand_path("~$report.png") == Path("~$report.png")
+    assert (expand_path("~/pictures"), expand_path("~")) == (tmp_path / "pictures", tmp_path)
+    for plain in ("a/~", "./~/a", "~$report.png"):
+        assert expand_path(plain) == Path(plain)
     for folder in ("a", "b,c", "b,c,d"):
         (tmp_path / folder).mkdir()
     found = [split_path(f"~/{name}") for name in ("a", "a,x,y", "b,c", "b,c,d,e", "no,x,y")]

@@ -19,7 +19,6 @@ from functools import partial
 from glob import escape
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from lexvl_anserini.data.dataset import Dataset, choose_direction, choose_split, data_root
 from lexvl_anserini.data.lines import (
@@ -135,9 +134,8 @@ def find_beir_files(folder: Path, kind: str = "corpus", split: str = DEFAULT_SPL
         return [lines]
     tables = group_tables(folder / kind)
     if len(tables) > 1 and tables.keys().isdisjoint((split, kind)):
-        raise DataError(
-            f"{folder / kind}: tables {some(list(tables))}, none of split {split!r}; name one of these splits"
-        )
+        there = some(list(tables))
+        raise DataError(f"{folder / kind}: tables {there}, none of split {split!r}; name one of these splits")
     return tables.get(split) or tables.get(kind) or next(iter(tables.values()), [])
 
 
@@ -163,14 +161,10 @@ def find_qrels(folder: Path, split: str) -> list[Path]:
 
 
 def _make_document(record: Record, escape_ids: bool) -> Document:
-    doc_id, text, image = parse_fields(record, escape_ids)
-    title = get_string(record.values, "title", record.where)
-    return Document(doc_id, title, text, image, _merge_metadata(record))
-
-
-def _merge_metadata(record: Record) -> Any:
-    """The keys of a record and those of its `metadata`: of a key with two values, the latter is `metadata.KEY`."""
+    """A record's document, with its other keys and those of `metadata`: of two values, the latter is `metadata.KEY`."""
     path, where, values = record
+    doc_id, text, image = parse_fields(record, escape_ids)
+    title = get_string(values, "title", where)
     others = {key: value for key, value in values.items() if key not in _OWN_KEYS}
     nested = values.get("metadata") or {}
     for key, value in (nested if isinstance(nested, dict) else {"metadata": nested}).items():
@@ -178,11 +172,10 @@ def _merge_metadata(record: Record) -> Any:
         if others.get(name, value) != value:
             raise DataError(f"{where}: {key!r} has two values, and {name!r} a third; rename one of the keys")
         if name != key:
-            log_once(
-                f"{path}: {key!r} of a document and of its metadata differ; the latter is {name!r}", logging.WARNING
-            )
+            what = f"{key!r} of a document and of its metadata differ; the latter is {name!r}"
+            log_once(f"{path}: {what}", logging.WARNING)
         others[name] = value
-    return others or NO_METADATA
+    return Document(doc_id, title, text, image, others or NO_METADATA)
 
 
 def _read_judged_topics(folder: Path, split: str, escape_ids: bool) -> Iterator[Topic]:
@@ -224,7 +217,10 @@ def _split_name(rest: str, data_dir: str | None) -> tuple[str, str | None]:
     name, slash, split = rest.rpartition("/")
     name, chosen = (name, split) if slash else (rest, None)
     if name not in BEIR_ARCHIVES and find_beir(name, data_dir) is None:
-        raise UnknownName("BEIR dataset", name, {*BEIR_ARCHIVES, *_list_local_names(data_dir)})
+        root = data_root(data_dir)
+        local = {folder.name for parent in (root / "beir", root) for folder in parent.glob("*/")}
+        known = {*BEIR_ARCHIVES, *(each for each in local if find_beir(each, data_dir))}
+        raise UnknownName("BEIR dataset", name, known)
     return name, chosen
 
 
@@ -232,13 +228,6 @@ def find_beir(name: str, data_dir: str | None) -> Path | None:
     """The folder of a BEIR dataset that is in the data folder, None if it is not; nothing is fetched."""
     root = data_root(data_dir)
     return next((folder for folder in (root / "beir" / name, root / name) if find_beir_files(folder)), None)
-
-
-def _list_local_names(data_dir: str | None) -> Iterator[str]:
-    root = data_root(data_dir)
-    for parent in (root / "beir", root):
-        if parent.is_dir():
-            yield from (folder.name for folder in parent.iterdir() if find_beir_files(folder))
 
 
 log = logging.getLogger(__name__)

@@ -29,6 +29,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,14 +84,13 @@ KNOWN: Mapping[str, KnownImages] = {
 def load_captions(ref: CorpusRef) -> Dataset:
     """Loads `coco`, `flickr30k` or `flickr8k`; a split may follow: `coco/val`.
 
-    Splits are `test` (default), `val`, `train` (with COCO's `restval`), `train-only`, `restval`; the default direction
-    is text-to-image.
+    Splits are `test` (default), `val`, `train` (with `restval`), `train-only`, `restval`; by default text-to-image.
     """
     name, _, split_in_name = ref.name.partition("/")
     split = choose_split(ref, split_in_name)
     root = data_root(ref.data_dir)
-    candidates = [root / name, root / "captions", root]
-    folder = next((folder for folder in candidates if (folder / f"dataset_{name}.json").is_file()), None)
+    places = (root / name, root / "captions", root)
+    folder = next((place for place in places if (place / f"dataset_{name}.json").is_file()), None)
     if folder is None:
         raise DataError(
             f"{name} is not in the data folder; missing: {root / name}/dataset_{name}.json from {_KARPATHY}; and, "
@@ -100,11 +100,11 @@ def load_captions(ref: CorpusRef) -> Dataset:
     folders = KNOWN[name].folders
     homes = dict.fromkeys((root / name, folder))
     sources = [path for home in homes for path in list_sources(home, ("images", *folders))]
-    ref = replace(ref, name=name, split=split)
     lacking = (
         f"{name} has its captions but no images; missing: {_describe_images(name, root)}, unpacked or as an "
         "uncompressed tar; the direction text-to-text needs no images"
     )
+    ref = replace(ref, name=name, split=split)
     return _build_dataset(ref, folder / f"dataset_{name}.json", sources, folders, lacking)
 
 
@@ -118,13 +118,9 @@ def load_karpathy(ref: CorpusRef) -> Dataset:
         raise UsageError(f"{ref.name!r} names no file; expected karpathy:<json>[,<images folder or tar>]")
     file, images = split_path(rest)
     path = expand_path(file)
-    if images:
-        named = expand_path(images)
-        if not named.exists():
-            raise DataError(f"{named}: no such folder or tar archive of images")
-        sources = [named]
-    else:
-        sources = list_sources(path.parent, ("images",))
+    sources = [expand_path(images)] if images else list_sources(path.parent, ("images",))
+    if images and not sources[0].exists():
+        raise DataError(f"{sources[0]}: no such folder or tar archive of images")
     lacking = (
         f"{ref.name}: no images beside {path}; put them into {path.parent / 'images'} or a .tar there, or name them: "
         f"karpathy:{path},<images folder or tar>"
@@ -143,8 +139,7 @@ def _build_dataset(ref: CorpusRef, path: Path, sources: list[Path], folders: tup
         # Only a consumer that reads images needs the files: captions are searched, and runs measured, without them.
         if not sources:
             raise DataError(lacking)
-        files = [image.file for image in images]
-        return references(files, sources, f"{ref.name}/{split}", folders).__getitem__
+        return references([image.file for image in images], sources, f"{ref.name}/{split}", folders).__getitem__
 
     return view_dataset(ref, lambda: images, open_files)
 
@@ -159,15 +154,12 @@ def _read(path: Path, split: str | None, escape_ids: bool, state: FileState) -> 
     """Decodes a file once, however often its documents, topics and qrels are read."""
     splits = MERGED.get(split or DEFAULT_SPLIT, frozenset({split or DEFAULT_SPLIT}))
     images = tuple(read_karpathy(path, splits, escape_ids, default=split is None))
-    _refuse_repeated(path, "imgid", [image.image_id for image in images])
-    _refuse_repeated(path, "sentid", [caption.caption_id for image in images for caption in image.captions])
+    captions = (caption for image in images for caption in image.captions)
+    ids = {"imgid": (image.image_id for image in images), "sentid": (caption.caption_id for caption in captions)}
+    for key, every in ids.items():
+        if twice := next((item_id for item_id, count in Counter(every).items() if count > 1), None):
+            raise DataError(f"{path}: {key} {twice} occurs more than once; ids must be distinct")
     return images
-
-
-def _refuse_repeated(path: Path, key: str, ids: list[str]) -> None:
-    for item_id, count in Counter(ids).items():
-        if count > 1:
-            raise DataError(f"{path}: {key} {item_id} occurs more than once; ids must be distinct")
 
 
 def _describe_images(corpus: str, root: Path) -> str:
@@ -207,31 +199,17 @@ def references(
             break
         names = _map_names(source)
         for file in files:
-            here = names.get(_get_last(file), [])
-            if file not in references_by_file and (
-                match := _find_in_its_folder(file, here) or _find_in_any_folder(file, here, names_of_files, parts)
-            ):
-                references_by_file[file] = match.reference
-    missing = [file for file in files if file not in references_by_file]
-    if missing:
-        raise DataError(
-            f"{what}: {len(missing)} of {len(files)} images are not in {', '.join(map(str, sources))}: {some(missing)}"
-        )
+            folder, _, name = file.rpartition("/")
+            here = names.get(name, [])
+            found = [match for match in here if not folder or f"/{match.folder}".endswith(f"/{folder}")]
+            if not found and names_of_files[name] == len(here) == 1 and _get_last(here[0].folder) not in parts:
+                found = here
+            if found:
+                references_by_file.setdefault(file, found[0].reference)
+    if missing := [file for file in files if file not in references_by_file]:
+        places = ", ".join(map(str, sources))
+        raise DataError(f"{what}: {len(missing)} of {len(files)} images are not in {places}: {some(missing)}")
     return references_by_file
-
-
-def _find_in_its_folder(file: str, here: Sequence[_Found]) -> _Found | None:
-    """The first file of that name whose folder ends in the folder that the corpus names."""
-    folder = file.rpartition("/")[0]
-    return next((match for match in here if not folder or f"/{match.folder}".endswith(f"/{folder}")), None)
-
-
-def _find_in_any_folder(
-    file: str, here: Sequence[_Found], names_of_files: Mapping[str, int], parts: Collection[str]
-) -> _Found | None:
-    """The only file of its name, if the corpus has one file of that name and the folder is not another of its parts."""
-    alone = names_of_files[_get_last(file)] == len(here) == 1
-    return here[0] if alone and _get_last(here[0].folder) not in parts else None
 
 
 def _map_names(source: Path) -> Mapping[str, list[_Found]]:
@@ -334,20 +312,10 @@ def view_dataset(ref: CorpusRef, images: Images, opened: Opened) -> Dataset:
     view = VIEWS[ref.direction or ""]
     return Dataset.of(
         ref,
-        documents=partial(_documents, images, view, opened),
-        topics=partial(_topics, images, view, opened),
+        documents=lambda: (Document(i.item_id, None, *i[1:]) for i in _place_images(images, view.documents, opened)),
+        topics=lambda: (Topic(*item) for item in _place_images(images, view.topics, opened)),
         qrels=partial(_qrels, images, view),
     )
-
-
-def _documents(images: Images, view: View, opened: Opened) -> Iterator[Document]:
-    for item in _place_images(images, view.documents, opened):
-        yield Document(item.item_id, text=item.text, image=item.file)
-
-
-def _topics(images: Images, view: View, opened: Opened) -> Iterator[Topic]:
-    for item in _place_images(images, view.topics, opened):
-        yield Topic(item.item_id, item.text, item.file)
 
 
 def _place_images(images: Images, items: Items, opened: Opened) -> Iterator[ViewItem]:
@@ -368,10 +336,7 @@ def _qrels(images: Images, view: View) -> Iterator[Qrel]:
 def read_karpathy(
     path: Path, splits: frozenset[str] | None = None, escape_ids: bool = False, default: bool = False
 ) -> Iterator[CaptionedImage]:
-    """Streams the images of some splits of a Karpathy file, or of all, in file order.
-
-    Where nobody chose the splits (`default`), a file of one other split gives that one.
-    """
+    """Streams the images of some splits, or of all; where nobody chose (`default`), the only split of a file does."""
     there: set[str] = set()
     for number, record in enumerate(_list_records(path), start=1):
         where = f"{path} image {number}"
@@ -398,20 +363,13 @@ def _parse_image(record: dict[str, Any], split: str, where: str, escape_ids: boo
     sentences = _field(record, "sentences", where)
     if not isinstance(sentences, list):
         raise DataError(f"{where}: 'sentences' is not a list")
-    return CaptionedImage(
-        check_id(_field(record, "imgid", where), where, escape_ids),
-        split,
-        file,
-        tuple(
-            _parse_caption(sentence, f"{where} caption {n}", escape_ids)
-            for n, sentence in enumerate(sentences, start=1)
-        ),
-    )
-
-
-def _parse_caption(record: Any, where: str, escape_ids: bool) -> Caption:
-    text = _get_string(record, "raw", where)
-    return Caption(check_id(_field(record, "sentid", where), where, escape_ids), text.strip())
+    image_id = check_id(_field(record, "imgid", where), where, escape_ids)
+    captions = []
+    for number, sentence in enumerate(sentences, start=1):
+        here = f"{where} caption {number}"
+        text = _get_string(sentence, "raw", here).strip()
+        captions.append(Caption(check_id(_field(sentence, "sentid", here), here, escape_ids), text))
+    return CaptionedImage(image_id, split, file, tuple(captions))
 
 
 def _field(record: Any, key: str, where: str) -> Any:
@@ -444,9 +402,13 @@ def _list_records(path: Path) -> Iterable[Any]:
 
 def _load(path: Path) -> Any:
     """What a file holds, without tokens of captions: in COCO's file, they are most of its 144 MB."""
+
+    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {key: value for key, value in take_distinct(str(path), pairs).items() if key != "tokens"}
+
     refuse_pointer(path)
     try:
-        return json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=partial(_build_object, str(path)))
+        return json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=build)
     except UnicodeDecodeError as problem:
         raise DataError(f"{path}: not valid UTF-8 (byte {problem.start + 1}); fetch the file again") from problem
     except (ValueError, RecursionError) as problem:
@@ -455,23 +417,16 @@ def _load(path: Path) -> Any:
         raise describe_unreadable(path, problem) from problem
 
 
-def _build_object(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = take_distinct(where, pairs)
-    record.pop("tokens", None)
-    return record
-
-
 def _group_pairs(path: Path, rows: list[Any]) -> Iterable[dict[str, Any]]:
     """The images of a list of `{"image": ..., "caption": ...}`, as BLIP and LAVIS have; their ids count from 0."""
-    split, count = _name_split(path), 0
+    split, counted = _name_split(path), count()
     records: dict[str, dict[str, Any]] = {}
     for number, row in enumerate(rows, start=1):
         where = f"{path} row {number}"
         file, captions = _get_string(row, "image", where), _field(row, "caption", where)
         record = records.setdefault(file, {"imgid": len(records), "split": split, "filename": file, "sentences": []})
-        for caption in captions if isinstance(captions, list) else [captions]:
-            record["sentences"].append({"raw": caption, "sentid": count})
-            count += 1
+        captions = captions if isinstance(captions, list) else [captions]
+        record["sentences"] += [{"raw": caption, "sentid": next(counted)} for caption in captions]
     log_once(f"{path}: a list of images with captions, all of split {split!r}; ids are their numbers")
     return records.values()
 
@@ -494,10 +449,8 @@ def _join_annotations(path: Path, images: list[Any], annotations: list[Any]) -> 
         if image_id not in records:
             raise DataError(f"{where}: image_id {image_id} is of no image")
         records[image_id]["sentences"].append(caption)
-    log_once(
-        f"{path}: COCO's own annotations, all of split {split!r}; papers measure the splits of {_KARPATHY}",
-        logging.WARNING,
-    )
+    remark = f"papers measure the splits of {_KARPATHY}"
+    log_once(f"{path}: COCO's own annotations, all of split {split!r}; {remark}", logging.WARNING)
     return records.values()
 
 

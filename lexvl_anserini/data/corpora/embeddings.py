@@ -23,7 +23,7 @@ from lexvl_anserini.data.lines import FileState, choose_files, read_file_state, 
 from lexvl_anserini.data.parquet import Failure, raise_parquet_errors, read_batches
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.machine import expand_path, split_path
-from lexvl_anserini.ground.records import CorpusRef, Document, Topic
+from lexvl_anserini.ground.records import CorpusRef, Document
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,13 +87,11 @@ def load_embeddings(ref: CorpusRef) -> Dataset:
     dataset = view_dataset(ref, lambda: by_id, lambda: partial(tables.refer, IMAGES))
 
     # A caption has its text already; add the reference of its vector.
-    def documents() -> Iterator[Document]:
-        return (d._replace(image=d.image or tables.refer(TEXTS, d.doc_id)) for d in dataset.documents())
-
-    def topics() -> Iterator[Topic]:
-        return (t._replace(image=t.image or tables.refer(TEXTS, t.query_id)) for t in dataset.topics())
-
-    return replace(dataset, documents=documents, topics=topics)
+    return replace(
+        dataset,
+        documents=lambda: (d._replace(image=d.image or tables.refer(TEXTS, d[0])) for d in dataset.documents()),
+        topics=lambda: (t._replace(image=t.image or tables.refer(TEXTS, t[0])) for t in dataset.topics()),
+    )
 
 
 def find_image_reference(ref: CorpusRef, image_id: str) -> str:
@@ -110,7 +108,7 @@ def _open_tables(ref: CorpusRef) -> Tables:
 
 def _list_rows(tables: Tables, kind: str) -> Iterator[Document]:
     path = tables.table(kind)
-    for number, row_id in enumerate(_find_table(path).rows, start=1):
+    for number, row_id in enumerate(_read_table(path, read_file_state(path)).rows, start=1):
         doc_id = check_id(row_id, f"{path} row {number}", tables.escaped)
         yield Document(doc_id, image=f"{path}::{row_id}")
 
@@ -131,18 +129,16 @@ def _find_folder(where: str) -> Path:
     try:
         return Path(snapshot_download(where, repo_type="dataset", allow_patterns=["*.parquet", CAPTIONS]))
     except Exception as error:  # whatever the HTTP stack raises when the hub is away or a download breaks
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DataError(
-            f"{where}: no such folder here, and the hub's dataset cannot be downloaded ({reason}); download it where "
-            "the hub can be reached and name its folder: embeddings:<folder>"
-        ) from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        what = f"no such folder here, and the hub's dataset cannot be downloaded ({reason})"
+        remedy = "download it where the hub can be reached and name its folder: embeddings:<folder>"
+        raise DataError(f"{where}: {what}; {remedy}") from error
 
 
 @dataclass(frozen=True)
 class EmbeddingTable:
     """A table in memory: the row of each id, and the vectors float32 [n, D]."""
 
-    path: Path
     rows: dict[str, int]
     vectors: np.ndarray
 
@@ -155,28 +151,24 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
     for position, reference in enumerate(references):
         match = REFERENCE.fullmatch(reference)
         if match is None:
-            raise DataError(
-                f"{reference[:80]!r}: not an embedding (table.parquet::id); encode a corpus of embeddings "
-                "(embeddings:<folder>), or name the model that reads texts and images: --set backbone_checkpoint=..."
+            remedy = "or name the model that reads texts and images: --set backbone_checkpoint=..."
+            what = (
+                f"not an embedding (table.parquet::id); encode a corpus of embeddings (embeddings:<folder>), {remedy}"
             )
+            raise DataError(f"{reference[:80]!r}: {what}")
         by_table.setdefault(Path(match["table"]), []).append((position, match["id"]))
     vectors = np.empty((0, 0), dtype=np.float32)
     for path, items in by_table.items():
-        table = _find_table(path)
+        table = _read_table(path, read_file_state(path))
         if missing := [item_id for _, item_id in items if item_id not in table.rows]:
             raise DataError(f"{path}: no embedding of id {some(missing)}; {len(table.rows)} rows")
         if not vectors.size:
             vectors = np.empty((len(references), table.vectors.shape[1]), dtype=np.float32)
-        if vectors.shape[1] != table.vectors.shape[1]:
-            raise DataError(
-                f"{path}: vectors of {table.vectors.shape[1]} numbers, other tables have {vectors.shape[1]}"
-            )
+        width = table.vectors.shape[1]
+        if vectors.shape[1] != width:
+            raise DataError(f"{path}: vectors of {width} numbers, other tables have {vectors.shape[1]}")
         vectors[[position for position, _ in items]] = table.vectors[[table.rows[item_id] for _, item_id in items]]
     return vectors
-
-
-def _find_table(path: Path) -> EmbeddingTable:
-    return _read_table(path, read_file_state(path))
 
 
 @lru_cache(maxsize=TABLES_HELD)
@@ -184,10 +176,9 @@ def _read_table(path: Path, state: FileState) -> EmbeddingTable:
     """Decodes a table, once for all batches that read its rows."""
     import numpy as np
 
+    columns = dict.fromkeys(("id", "emb"), lambda kind: True)
     with raise_parquet_errors(path, Failure()):
-        parts = [
-            _read_rows(path, batch) for batch in read_batches(path, dict.fromkeys(("id", "emb"), lambda kind: True))
-        ]
+        parts = [_read_rows(path, batch) for batch in read_batches(path, columns)]
     ids = [row_id for part, _ in parts for row_id in part]
     if not ids:
         raise DataError(f"{path}: no row in it")
@@ -197,7 +188,7 @@ def _read_table(path: Path, state: FileState) -> EmbeddingTable:
     if len(rows) != len(ids):
         twice = next(row_id for row, row_id in enumerate(ids) if rows[row_id] != row)
         raise DataError(f"{path}: id {twice} occurs more than once; ids must be distinct")
-    return EmbeddingTable(path, rows, np.concatenate([vectors for _, vectors in parts]))
+    return EmbeddingTable(rows, np.concatenate([vectors for _, vectors in parts]))
 
 
 def _read_rows(path: Path, batch: Any) -> tuple[list[str], np.ndarray]:

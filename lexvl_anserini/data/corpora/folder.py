@@ -102,11 +102,11 @@ def read_files(
 
 def _find_first(files: Files, fits: Callable[[str], bool], problem: str) -> str:
     first = next(filter(fits, files.names(LeftOut())), None)
-    if first is None:
-        heic = sum(get_suffix(name) in HEIC_SUFFIXES for name in files.names(LeftOut()))
-        hint = f"; it has HEIC pictures ({heic:,}): {HEIC_REMEDY}" if heic else ""
-        raise DataError(f"{files.where}: {problem}{hint}")
-    return first
+    if first is not None:
+        return first
+    heic = sum(get_suffix(name) in HEIC_SUFFIXES for name in files.names(LeftOut()))
+    hint = f"; it has HEIC pictures ({heic:,}): {HEIC_REMEDY}" if heic else ""
+    raise DataError(f"{files.where}: {problem}{hint}")
 
 
 def _is_image(name: str) -> bool:
@@ -140,8 +140,8 @@ def _read_text(files: Files, name: str) -> str:
         refuse_pointer(files.refer(name), content)
         return content.decode("utf-8-sig").strip()
     except UnicodeDecodeError as problem:
-        where = files.refer(name)
-        raise DataError(f"{where}: not valid UTF-8 (byte {problem.start + 1}); convert the file to UTF-8") from problem
+        what = f"not valid UTF-8 (byte {problem.start + 1}); convert the file to UTF-8"
+        raise DataError(f"{files.refer(name)}: {what}") from problem
     except OSError as problem:
         raise describe_unreadable(files.refer(name), problem) from problem
 
@@ -154,22 +154,17 @@ REMEDIES = {"topics": "--topics (query_id, tab, text)", "judgements": "--qrels"}
 
 
 class Files(NamedTuple):
-    """The files below a folder or in a tar.
+    """The files below a folder or in a tar, by names.
 
-    Attributes:
-        where: the folder or tar.
-        names: its files in the order of their paths, without those that belong to another file; whatever is not a
-            file is added to the argument.
-        refer: from a name to the reference of the file: its path, or `archive.tar::member`.
-        read: from a name to the bytes of the file.
-        has: whether a file of that name exists, readable or not.
+    Names come in the order of their paths, without those that belong to another file; what is no file is added to the
+    argument.
     """
 
     where: Path
     names: Callable[[LeftOut], Iterator[str]]
-    refer: Callable[[str], str]
+    refer: Callable[[str], str]  # to its path, or `archive.tar::member`
     read: Callable[[str], bytes]
-    has: Callable[[str], bool]
+    has: Callable[[str], bool]  # readable or not
 
 
 # From the names in a folder to those of files that belong to another one, such as captions.
@@ -215,12 +210,11 @@ def find_place(ref: CorpusRef) -> Path:
 def _walk_names(folder: Path, belonging: Belonging, left_out: LeftOut, prefix: str = "") -> Iterator[str]:
     """Names of the files below a folder, sorted by path (code points), holding one folder's names at a time."""
     try:
-        entries = sorted(os.scandir(folder), key=_split_path)
+        entries = [(entry, _kind(entry)) for entry in sorted(os.scandir(folder), key=_split_path)]
     except OSError as problem:
         raise describe_unreadable(folder, problem) from problem
-    kinds = [_kind(entry) for entry in entries]
-    others = belonging(entry.name for entry, kind in zip(entries, kinds, strict=True) if kind == FILE)
-    for entry, kind in zip(entries, kinds, strict=True):
+    others = belonging(entry.name for entry, kind in entries if kind == FILE)
+    for entry, kind in entries:
         name = prefix + entry.name
         if entry.name.startswith("."):
             left_out.add(HIDDEN, name)
@@ -249,10 +243,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def _describe_entry(path: Path) -> str | None:
-    """What a path is; a dangling link counts as a file, which cannot be read, so that nothing is skipped silently.
-
-    Links to folders are not followed: they may lead in a circle, and folders below this one are read anyway.
-    """
+    """What a path is; a dangling link counts as a file, which cannot be read, so that nothing is skipped silently."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -281,21 +272,18 @@ def get_suffix(name: str) -> str:
     return PurePosixPath(name).suffix.lower()
 
 
-class OtherFiles:
+class OtherFiles(Counter[str]):
     """Files of kinds that a corpus does not read: counted by suffix."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
 
     def add(self, name: str) -> None:
         """Counts a file."""
-        self._counts[get_suffix(name) or "no suffix"] += 1
+        self[get_suffix(name) or "no suffix"] += 1
 
     def log(self, where: Path, what: str) -> None:
         """Logs one line, if there are any; `what` says what they are not."""
-        if self._counts:
-            kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in self._counts.most_common(NAMED))
-            log_once(f"{where}: skipped, {what}: {self._counts.total():,} ({kinds})")
+        if self:
+            kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in self.most_common(NAMED))
+            log_once(f"{where}: skipped, {what}: {self.total():,} ({kinds})")
 
 
 def nothing(folder: Path, what: str) -> NoReturn:

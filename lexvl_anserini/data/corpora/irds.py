@@ -11,7 +11,7 @@ import atexit
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -73,8 +73,8 @@ def _source(dataset_id: str) -> Source:
     except KeyError as problem:
         known, first = sorted(ir_datasets.registry), dataset_id.split("/")[0]
         near = [name for name in known if name.split("/")[0] == first] or get_close_matches(dataset_id, known)
-        some = _list_some(near) if near else f"{_list_some(known)} (https://ir-datasets.com lists all)"
-        raise DataError(f"irds:{dataset_id}: ir_datasets has no such dataset; it has {some}") from problem
+        there = _list_some(near or known) + ("" if near else " (https://ir-datasets.com lists all)")
+        raise DataError(f"irds:{dataset_id}: ir_datasets has no such dataset; it has {there}") from problem
 
 
 def remove_empty(home: Path) -> None:
@@ -93,9 +93,8 @@ def _read_records(source: Source, dataset_id: str, part: str) -> Iterator[Any]:
         having = _list_some([name for name in below if ir_datasets.load(name).has(part)])
         hint = f"; these have: {having}" if having else ""
         raise DataError(f"irds:{dataset_id}: no {PARTS[part]} in it{hint}")
-    read: Callable[[], Iterator[Any]] = getattr(source, f"{part}_iter")
     try:
-        yield from read()
+        yield from getattr(source, f"{part}_iter")()
     except Exception as problem:  # of requests, of the system, or of ir_datasets' readers
         reason = " ".join(str(problem).split()) or "no reason given"
         raise DataError(

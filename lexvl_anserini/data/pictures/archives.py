@@ -156,22 +156,16 @@ def _iter_members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
                 end = archive.offset
                 if member.size < 0:
                     raise DataError(f"{path}: negative size in the header at byte {member.offset:,}; pack it again")
-                if member.isreg() and member.offset_data + member.size > size:
-                    raise DataError(
-                        f"{path}: cut off at byte {size:,} in member {printable(member.name)!r}, whose header is at "
-                        f"byte {member.offset:,}; fetch or pack it again"
-                    )
                 last = repr(printable(member.name))
+                if member.isreg() and member.offset_data + member.size > size:
+                    what = f"in member {last}, whose header is at byte {member.offset:,}; fetch or pack it again"
+                    raise DataError(f"{path}: cut off at byte {size:,} {what}")
                 yield member
     except _BROKEN as problem:
         refuse_pointer(path)
-        if end:
-            raise DataError(
-                f"{path}: damaged header at byte {end:,} after member {last} ({problem}); fetch or pack it again"
-            ) from problem
-        raise DataError(
-            f"{path}: not an uncompressed tar archive, or a damaged one ({problem}); unpack a compressed one"
-        ) from problem
+        what = f"damaged header at byte {end:,} after member {last} ({problem}); fetch or pack it again"
+        other = f"not an uncompressed tar archive, or a damaged one ({problem}); unpack a compressed one"
+        raise DataError(f"{path}: {what if end else other}") from problem
     except OSError as problem:
         raise describe_unreadable(path, problem) from problem
     _check_end(path, end, last)
@@ -182,23 +176,16 @@ def _check_end(path: Path, end: int, last: str) -> None:
         source.seek(end)
         blocks = source.read(_END)
         if blocks.strip(b"\0"):
-            raise DataError(
-                f"{path}: no valid header at byte {end:,}, the archive is damaged after member {last}; fetch or "
-                "pack it again"
-            )
+            what = f"the archive is damaged after member {last}; fetch or pack it again"
+            raise DataError(f"{path}: no valid header at byte {end:,}, {what}")
         if len(blocks) < _END:
-            raise DataError(
-                f"{path}: cut off at byte {end + len(blocks):,}, where a tar has a member or two blocks of zeros "
-                f"after member {last}; fetch or pack it again"
-            )
-        at = end + _END
+            what = f"where a tar has a member or two blocks of zeros after member {last}; fetch or pack it again"
+            raise DataError(f"{path}: cut off at byte {end + len(blocks):,}, {what}")
         while piece := source.read(_PIECE):
             if rest := piece.lstrip(b"\0"):
-                raise DataError(
-                    f"{path}: other bytes at byte {at + len(piece) - len(rest):,}, after the end of the archive at "
-                    f"byte {end:,}; unpack archives that were joined and pack one (tar --concatenate joins them)"
-                )
-            at += len(piece)
+                remedy = "unpack archives that were joined and pack one (tar --concatenate joins them)"
+                what = f"after the end of the archive at byte {end:,}; {remedy}"
+                raise DataError(f"{path}: other bytes at byte {source.tell() - len(rest):,}, {what}")
 
 
 MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)  # a member of an archive

@@ -23,9 +23,10 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -90,12 +91,7 @@ class UnreadableImage(DataError):
 
 @dataclass
 class OnError:
-    """The policy for images that cannot be read, and the images that it skipped.
-
-    Attributes:
-        policy: "fail": the first such image raises; "skip": such images are skipped and listed.
-        skipped: the skipped images, in the order of their positions.
-    """
+    """The policy for images that cannot be read: "fail" raises at the first, "skip" lists them by their positions."""
 
     policy: str = "fail"
     skipped: list[Skipped] = field(default_factory=list)
@@ -166,34 +162,34 @@ def read_images(
     workers = workers or count_usable_cores()
     waiting: deque[tuple[int, Reference, Future[Any]]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="images")
-    numbered = enumerate(references)
-    failure: Exception | None = None
-    more = True
+    numbered = enumerate(_end_with_error(references))
     try:
-        while more or waiting:
-            while more and len(waiting) < workers * AHEAD:
-                try:
-                    position, reference = next(numbered)
-                except StopIteration:
-                    more = False
-                except Exception as problem:  # raised after the images before it
-                    failure, more = problem, False
-                else:
-                    waiting.append((position, reference, pool.submit(_prepare_image, reference, prepare)))
-            if waiting:
-                position, reference, future = waiting.popleft()
-                if isinstance(value := future.result(), DataError):
-                    on_error.unreadable(position, reference, value)
-                else:
-                    yield ReadImage(position, value)
-        if failure:
-            raise failure
+        while True:
+            for position, reference in islice(numbered, workers * AHEAD - len(waiting)):
+                waiting.append((position, reference, pool.submit(_prepare_image, reference, prepare)))
+            if not waiting:
+                return
+            position, reference, future = waiting.popleft()
+            if isinstance(value := future.result(), DataError):
+                on_error.unreadable(position, reference, value)
+            else:
+                yield ReadImage(position, value)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _prepare_image(reference: Reference, prepare: Callable[[Image], Any] | None) -> Any:
-    """An image, prepared, or the error if it cannot be read."""
+def _end_with_error(references: Iterable[Reference]) -> Iterator[Any]:
+    """The references, and at last the error that they raise: the images before it come first."""
+    try:
+        yield from references
+    except Exception as problem:
+        yield problem
+
+
+def _prepare_image(reference: Any, prepare: Callable[[Image], Any] | None) -> Any:
+    """An image, prepared, or the error if it cannot be read; raises an error in the place of a reference."""
+    if isinstance(reference, Exception):
+        raise reference
     try:
         image = open_image(reference)
     except DataError as problem:
@@ -233,11 +229,10 @@ def _drop_warnings() -> None:
 
 @cache
 def _register_heic() -> None:
-    try:
+    with suppress(ImportError):
         from pillow_heif import register_heif_opener
-    except ImportError:
-        return
-    register_heif_opener()
+
+        register_heif_opener()
 
 
 @cache
