@@ -1,7 +1,5 @@
 """The exact engine in memory: the oracle of the impact engines, and the example of an engine that is plugged in."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 Nothing here uses the package's own modules: an oracle that shared code with what it checks would agree with its errors.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

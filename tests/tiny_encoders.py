@@ -7,8 +7,6 @@ A module of tests has the contracts if it has `pytest_generate_tests` and a tabl
 import the tests, and have a table of their own (tests/plugins/pages/test_v_splade_contracts.py).
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

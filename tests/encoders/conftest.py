@@ -1,7 +1,5 @@
 """Copies of the tiny checkpoints that a test may damage, and where the tiny encoders of the table lie."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Any language model that transformers knows, masked or causal: the split before its head gives its own logits."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

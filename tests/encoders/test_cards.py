@@ -1,7 +1,5 @@
 """Cards: every encoder has one, options are those of the loader, and reading them loads no model library."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import shlex

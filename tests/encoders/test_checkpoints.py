@@ -1,7 +1,5 @@
 """Where checkpoints come from, what they are recognised by, and the hub against a server of our own."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

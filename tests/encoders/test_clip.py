@@ -1,7 +1,5 @@
 """CLIP and its relatives' layouts against transformers' and the references' outputs (shared golden data)."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

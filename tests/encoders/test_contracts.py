@@ -1,7 +1,5 @@
 """What must hold of every encoder, whatever its model: one suite over all of the registry."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from functools import cache

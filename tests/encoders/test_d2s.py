@@ -1,7 +1,5 @@
 """D2S and Joint: their heads against the reference's outputs (shared golden data), masks, live and stored features."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

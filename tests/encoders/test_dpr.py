@@ -1,7 +1,5 @@
 """What DPR reads and refuses; vectors cut to their first dimensions; the packaged MiniLM."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

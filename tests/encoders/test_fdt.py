@@ -1,7 +1,5 @@
 """FDT against the reference's outputs (shared golden data), its parts by hand, and the line with both of its spaces."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

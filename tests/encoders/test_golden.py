@@ -1,7 +1,5 @@
 """Conformance with the public reference code, on tiny random checkpoints (tests/golden/*/README.md says how made)."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

@@ -3,8 +3,6 @@
 The tests of single modules compare more arrays and layouts, with the golden data in ../shared.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Grid cells of images: what each has of a query, on grids of any side, where they are, and maps drawn over images."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from colour_towers import colour_tower, painted

@@ -1,7 +1,5 @@
 """A hub, or a mirror of it, that lies: no file outside the cache, no byte that differs from the listing."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a caller may give an encoder and a search: one thing or several, and what is refused at the call."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

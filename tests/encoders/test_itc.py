@@ -1,7 +1,5 @@
 """BLIP and ALBEF against LAVIS and transformers (shared golden data), and what a small model of our own shows."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

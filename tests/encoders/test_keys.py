@@ -1,7 +1,5 @@
 """Weights that do not fit: every key that is missing, unexpected or of another shape is named, whatever the layout."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

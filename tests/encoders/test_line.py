@@ -1,7 +1,5 @@
 """Every row of `--list-encoders`, from a checkpoint in its published layout through encode, index and search."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Of a long text only the start is tokenised, and it has the tokens of the whole text, for every kind of tokenizer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy

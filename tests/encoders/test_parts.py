@@ -1,7 +1,5 @@
 """Activations, poolings, sparsifiers, the projector and the readers against naive formulas."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

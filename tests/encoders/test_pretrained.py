@@ -1,7 +1,5 @@
 """Pretrained networks: EfficientNet-Lite, folders of transformers, cells of several layers, class words, refusals."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """What `load_encoder` refuses, and that it says why."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

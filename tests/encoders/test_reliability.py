@@ -1,7 +1,5 @@
 """Checkpoints that are damaged or hostile: no code of theirs runs, no size they claim is believed, each is one line."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """SPLADE's other formats: runs of naver's trainers, `model.tar`, padded matrices."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import types

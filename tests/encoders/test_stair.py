@@ -1,7 +1,5 @@
 """STAIR and LexLIP: models of our own saved and loaded, and localisation; tests/oracle has the equations."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import replace

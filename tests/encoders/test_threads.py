@@ -1,7 +1,5 @@
 """Encoders shared by threads: every vector is that of one thread, to the last bit."""
 
-from __future__ import annotations
-
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

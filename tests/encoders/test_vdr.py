@@ -1,7 +1,5 @@
 """VDR's layouts: the hub's, that of 2023, one encoder for both sides, and a projection of its own."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What goes wrong around an index: killed processes, full disks, two writers, readers of what changes; and extremes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """CLIP, BLIP and ALBEF, and D2S and Joint, against transformers' classes or formulas written afresh, on drawn sizes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

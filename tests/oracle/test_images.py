@@ -1,7 +1,5 @@
 """VDR cross-modal, LexLIP, STAIR and FDT against their equations written afresh, on drawn sizes, texts and images."""
 
-from __future__ import annotations
-
 import gzip
 import html
 import json

@@ -1,7 +1,5 @@
 """The papers' evaluation protocols on drawn score matrices full of ties, against pytrec_eval and loops over ranks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import pytrec_eval

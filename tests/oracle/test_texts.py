@@ -3,8 +3,6 @@
 Every seed has other sizes, vocabularies, weights and options than the golden checkpoints.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Expressions as query trees; a fold visits a tree from its leaves upwards, and knows which clauses must match."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import pytest

@@ -1,7 +1,5 @@
 """Batches of encoded queries as columns, and the weights that they refuse; feedback."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs as columns: pyarrow's way and the way line by line give the same values, or the same error."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from tempfile import TemporaryDirectory

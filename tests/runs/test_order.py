@@ -1,7 +1,5 @@
 """Ranked lists: their order and their columns, which read like a list; documents scored by their passages."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """An index of two fields: queries of both, exact sums, explanations, expressions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How queries are searched: by lists of terms, cuts, filters, phases, feedback, and down to a least score."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A searcher: one opening, many queries; an index, which threads share, and which answers while it is replaced."""
 
-from __future__ import annotations
-
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle

@@ -1,7 +1,5 @@
 """Threads that share a model and an index: every answer is that of one thread."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -1,7 +1,5 @@
 """What all tests of shards share."""
 
-from __future__ import annotations
-
 import pytest
 from word_towers import first_ids
 

@@ -1,7 +1,5 @@
 """Fields that are joined: documents by id, terms by prefix, BM25 as impacts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Encoding that a kill, a full disk or damage interrupts: the next call leaves the bytes of an undisturbed one."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

@@ -1,7 +1,5 @@
 """Changed inputs are never "finished already": what is encoded is digested, and the digests are remembered safely."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

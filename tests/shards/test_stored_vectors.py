@@ -1,7 +1,5 @@
 """Stored vectors of some documents: by hand, as their encoder encodes them, and which shards are a run's."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Pictures that cannot be read while a corpus is encoded: they end the command, or are skipped and listed."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 

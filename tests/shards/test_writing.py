@@ -1,7 +1,5 @@
 """Shards: what is in them, what an output folder may hold before, and the parts of a corpus."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import replace

@@ -3,8 +3,6 @@
 LEXVL_CLUSTER_PICTURES=20000 makes the heavy test encode, index and search all training pictures of the demo.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The benchmark command: its options, its arithmetic, its children, and each suite on a toy collection."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The suite that draws the others together: its table, its notes, and that every goal is measured by its part."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

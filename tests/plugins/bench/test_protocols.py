@@ -1,7 +1,5 @@
 """Protocols of papers: what they ask of two models, their arithmetic, and the whole on a tiny pair."""
 
-from __future__ import annotations
-
 import json
 from contextlib import AbstractContextManager
 from pathlib import Path

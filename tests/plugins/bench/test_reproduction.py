@@ -1,7 +1,5 @@
 """Rows of tables that measure time: ratios of systems by suites, and latency beside a dense twin."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

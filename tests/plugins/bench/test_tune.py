@@ -1,7 +1,5 @@
 """Tuning: grids by hand, the choice on one split and the report on another, and the command on runs and on an index."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

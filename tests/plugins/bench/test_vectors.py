@@ -1,7 +1,5 @@
 """Synthetic vectors and matrices: terms by the law, the same for the same seed, real shards."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

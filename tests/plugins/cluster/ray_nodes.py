@@ -1,7 +1,5 @@
 """A Ray cluster of several nodes on the loopback interface of this machine, for tests; its nodes can be killed."""
 
-from __future__ import annotations
-
 import os
 import random
 import secrets

@@ -3,8 +3,6 @@
 The bytes are those of one undisturbed call and the lists those of dot products, or one line says what is wrong.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

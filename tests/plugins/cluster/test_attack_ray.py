@@ -3,8 +3,6 @@
 A command ends in one line or as undisturbed; the same command again, on a cluster that is whole, finishes it.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """An index in partitions: its lists are those of one index; what does not belong to it is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator, Sequence

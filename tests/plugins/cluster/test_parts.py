@@ -1,7 +1,5 @@
 """All parts of a plan in one folder: by any runner, in any order, after any failure, the same bytes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial

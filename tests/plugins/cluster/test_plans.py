@@ -1,7 +1,5 @@
 """Plans of a corpus: the parts are those of a whole reading, byte by byte, and read their own documents alone."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

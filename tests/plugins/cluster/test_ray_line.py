@@ -4,8 +4,6 @@ python -m pip install ray
 python -m pytest tests/plugins/cluster/test_ray_line.py
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

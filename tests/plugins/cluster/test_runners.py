@@ -1,7 +1,5 @@
 """The protocol of runners: every part is done once and counted, whatever the order and whatever fails."""
 
-from __future__ import annotations
-
 import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator

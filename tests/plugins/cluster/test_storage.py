@@ -4,8 +4,6 @@ python -m pip install s3fs 'moto[server]' ray
 python -m pytest tests/plugins/cluster/test_storage.py
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import uuid

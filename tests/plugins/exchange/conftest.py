@@ -1,7 +1,5 @@
 """A hub in this process, to which `me` and `other` may write."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The hub of tests (tests/hub_server.py) with the part of the protocol that uploads need."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

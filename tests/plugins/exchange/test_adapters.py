@@ -1,7 +1,5 @@
 """Doors into other projects, through the code of these projects."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

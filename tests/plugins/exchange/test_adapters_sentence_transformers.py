@@ -1,7 +1,5 @@
 """sentence-transformers: its sparse embeddings searched in Lucene, and our encoders loaded by its SparseEncoder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A stock index is searched as ours once it has a manifest, which is written beside its own files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Random input of every documented call of the adapters: the library's own answers over our scores, or one line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

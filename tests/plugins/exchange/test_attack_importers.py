@@ -1,7 +1,5 @@
 """Damaged and crafted files of every importer, in a process of its own: shards or one line, and no signal ends it."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """The Common Index File Format: what we write is what protobuf writes, and every impact comes back."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 from collections.abc import Iterable, Sequence

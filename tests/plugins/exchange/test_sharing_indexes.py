@@ -1,7 +1,5 @@
 """Indexes pushed to a hub and to storage, and pulled with every byte compared."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

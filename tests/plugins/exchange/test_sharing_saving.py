@@ -1,7 +1,5 @@
 """Encoders in folders and on the hub, loaded by our loader and by sentence-transformers with equal vectors."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Vectors of other encoders become shards: integers as they are, other weights quantised, damaged lines counted."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable

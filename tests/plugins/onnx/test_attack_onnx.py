@@ -1,7 +1,5 @@
 """Exported encoders: killed while they are written, damaged, or with files of others: the same impacts, or one line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

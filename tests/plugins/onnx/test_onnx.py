@@ -1,7 +1,5 @@
 """Exported encoders: ONNX Runtime gives the vectors of torch, and refuses what is not its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Exports, and their encoders, leave a user's process as it was (tests/project/test_process_state.py)."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a process that reads pages must survive; processes of their own import this module."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Data sets of pages as the hub has them: Parquet tables of pages, queries and judgements."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

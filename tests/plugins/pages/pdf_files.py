@@ -1,7 +1,5 @@
 """PDFs of a few lines, written as plain syntax, and a JPEG of any size."""
 
-from __future__ import annotations
-
 import io
 
 from PIL import Image

@@ -1,8 +1,6 @@
 """Hostile checkpoints of V-SPLADE."""
 # ruff: noqa: F401  the test and the fixtures of the core, with the rows of this table
 
-from __future__ import annotations
-
 import pytest
 
 from tests.attack.test_attack_checkpoints import loader, models, test_hostile_checkpoints

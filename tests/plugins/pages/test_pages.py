@@ -1,7 +1,5 @@
 """`pages:<path>`: pages as documents, read in processes that may crash or hang, encoded; and the command."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib.util import find_spec

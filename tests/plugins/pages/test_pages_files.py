@@ -1,7 +1,5 @@
 """What PDFium, Pillow and OCR read in files, in this process: pages, pictures, words with boxes."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import numpy as np

@@ -1,7 +1,5 @@
 """V-SPLADE against the authors' code, its layouts, its tiles, and queries without a network."""
 
-from __future__ import annotations
-
 import json
 from math import prod
 from pathlib import Path

@@ -1,8 +1,6 @@
 """V-SPLADE has the contracts of all encoders."""
 # ruff: noqa: F401  tests and fixtures of the core, with the rows of this table
 
-from __future__ import annotations
-
 from tiny_encoders import pytest_generate_tests
 
 from tests.encoders.conftest import located, place

@@ -1,7 +1,5 @@
 """Pages in Parquet tables as the hub has them: every published form, languages, damaged tables; runs on them."""
 
-from __future__ import annotations
-
 import io
 import json
 from math import log2

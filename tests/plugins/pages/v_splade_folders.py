@@ -1,7 +1,5 @@
 """Tiny folders in the layouts of V-SPLADE: random weights, and a tokenizer whose ids lie as the published one's."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """An album that is killed, whose calls fail, that has no room, or that is not alone."""
 # ruff: noqa: F401  tests and a fixture of the core, with the command of this world
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 After the last change, one call makes the index and the list of unreadable pictures that a new album has.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

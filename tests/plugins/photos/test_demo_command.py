@@ -1,7 +1,5 @@
 """The demonstration on eight scenes: its steps, its files, a second call, a call after a break, and its errors."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """The command `photos` on pictures of all kinds: what it prints, draws and writes; an index that follows a folder."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sample photos of installed packages: what is read, what is left out, and that licences are those of these files."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """runs/photos.sh, which installs what it needs."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

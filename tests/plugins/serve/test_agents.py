@@ -1,7 +1,5 @@
 """The tools of agents, called by the SDK's own client: in memory, over HTTP, and over standard input and output."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

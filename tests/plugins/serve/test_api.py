@@ -1,7 +1,5 @@
 """The API of the search page over real HTTP: answers, products, maps, pictures; what bad requests get; weights."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A server among hostile clients, and over indexes that change: exact answers, or one line and 4xx; nothing leaks."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

@@ -4,8 +4,6 @@
 $LEXVL_AXE may name axe-core's file axe.min.js.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import json

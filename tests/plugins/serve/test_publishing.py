@@ -1,7 +1,5 @@
 """`lexvl publish`: the files of a site, and in Chromium the same hits and scores as the engine's."""
 
-from __future__ import annotations
-
 import base64
 import json
 import random

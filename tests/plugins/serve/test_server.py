@@ -1,7 +1,5 @@
 """The command `serve`; what the network may not do: other hosts and sites, no key, slow clients; lines of the log."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import http.client

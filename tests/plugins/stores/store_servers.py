@@ -1,7 +1,5 @@
 """The stores that test the contract of `lexvl_plugins/stores`: a store in memory, embedded ones, and real servers."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 The store in memory is always tested; others where their packages are installed (docs/plugins/stores.md).
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Iterator

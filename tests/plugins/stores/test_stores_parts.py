@@ -1,7 +1,5 @@
 """The parts of `lexvl_plugins/stores`: URLs, logins, errors of clients, queries in parts, rounding."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Corpora that no test of training changes; runs without a drawn curve, which costs more than their steps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -3,8 +3,6 @@
 python tests/plugins/train/pair_shards.py FOLDER --pairs 200000 --per-shard 2000
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import tarfile

@@ -1,8 +1,6 @@
 """Training as a command that is killed, whose calls fail, that has no room, or that is not alone."""
 # ruff: noqa: F401  tests and a fixture of the core, with the commands of this world
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator, Mapping

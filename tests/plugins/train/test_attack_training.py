@@ -3,8 +3,6 @@
 It ends with the weights of undisturbed training, or with one line.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """VDR, SVDR, InfoNCE, STAIR, FDT, DPR, SPLADE: by hand, and against losses and gradients of references and oracle."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import product

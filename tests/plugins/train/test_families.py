@@ -1,7 +1,5 @@
 """Families of texts and images, FDT over its own networks too: trained, saved, and loaded by their own encoders."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Training runs that 0.1.0 and 0.2.0 wrote: they are encoders, finished ones stay, and a stopped one goes on."""
 # ruff: noqa: F811  pytest passes the imported fixtures by their names
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

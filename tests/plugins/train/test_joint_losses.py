@@ -1,7 +1,5 @@
 """D2S and Joint against the reference (shared golden data), and by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 

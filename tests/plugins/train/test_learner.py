@@ -1,7 +1,5 @@
 """The loss of a stage: the penalties of a step, and which objectives a recipe may name."""
 
-from __future__ import annotations
-
 import json
 import types
 from pathlib import Path

@@ -1,7 +1,5 @@
 """LexLIP: the losses of both phases (shared golden data), the queue, the bottleneck, and masked words by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

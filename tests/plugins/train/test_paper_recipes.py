@@ -3,8 +3,6 @@
 A number that is not in the table is one that the paper leaves open; the comment of the recipe names the deviations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

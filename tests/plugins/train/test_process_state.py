@@ -1,7 +1,5 @@
 """Training leaves a user's process as it was (tests/project/test_process_state.py)."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

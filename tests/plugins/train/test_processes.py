@@ -1,7 +1,5 @@
 """Two processes train as one, and pieces as a whole batch; memory that gradients need can be traded for time."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Training on what is small, damaged, of another family, or larger than memory: it trains, or ends with one line."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

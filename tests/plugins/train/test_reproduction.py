@@ -1,7 +1,5 @@
 """Rows of tables whose weights are trained when they are measured, and numbers of parameters."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

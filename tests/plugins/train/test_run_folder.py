@@ -1,7 +1,5 @@
 """The folder of a training run: its request, what may be deleted, damaged and hostile runs, and what a run reports."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -1,7 +1,5 @@
 """Stages over pretrained networks, end to end on coloured squares: what changes, what is stored, resuming, loading."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from math import log

@@ -1,7 +1,5 @@
 """Heads of D2S and Joint over the stored vectors of `embeddings:`: no image is read, every token is a term."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from shutil import copyfile

@@ -1,7 +1,5 @@
 """Training on shards that are read step by step: order, memory, resume, shards that vanish, processes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files of training pairs: DPR's JSON, pairs of texts, triples of ids, shards; hard negatives from a run; bad lines."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import replace

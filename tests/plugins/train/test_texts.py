@@ -1,7 +1,5 @@
 """Pairs that read texts, end to end on twelve lines: training, saving, loading, resuming, validation, errors."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

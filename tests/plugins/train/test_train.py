@@ -1,7 +1,5 @@
 """Training end to end on twelve coloured squares: resume, save, load, errors; a full disk, and kills at calls."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Helpers of the tests of training: small corpora of images and of texts, and the weights of a model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
