@@ -87,7 +87,8 @@ def _find_problems(value: Any, expected: Any, place: str) -> Iterator[tuple[str,
     if kind is Any or (value is None and null):
         return
     if not _fits(value, kind):
-        names = " or ".join(map(_describe_type, (kind, *null)))
+        kinds = (NAMES.get(k) or ("a list" if get_origin(k) in (list, tuple) else "an object") for k in (kind, *null))
+        names = " or ".join(kinds)
         yield place, "missing" if value is MISSING else show_value(value), names
         return
     for name, item, inner in _open(value, kind):
@@ -123,10 +124,6 @@ def _list_choices(kind: Any) -> tuple[Any, ...]:
 
 def _is_entry(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Entry)
-
-
-def _describe_type(kind: Any) -> str:
-    return NAMES.get(kind) or ("a list" if get_origin(kind) in (list, tuple) else "an object")
 
 
 def check_count(name: str, value: Any, least: int = 1, most: int = MOST) -> None:

@@ -401,7 +401,11 @@ class QueryBatch:
             self.vectors.append(vector if plain else _convert_weights(query_id, vector))
         self.ends = np.fromiter(accumulate(map(len, self.vectors), initial=0), np.int64, len(self.vectors) + 1)
         try:
-            self.weights = together([*map(_read_weights, self.vectors)], NO_WEIGHTS)
+            parts = [
+                v.weights if isinstance(v, TermWeights) else np.fromiter(v.values(), np.int64, len(v))
+                for v in self.vectors
+            ]
+            self.weights = together(parts, NO_WEIGHTS)
             inside = not len(self.weights) or 1 <= self.weights.min() <= self.weights.max() < SCORE_LIMIT
         except OverflowError:
             inside = False
@@ -435,10 +439,6 @@ class QueryBatch:
 def together(arrays: Sequence[np.ndarray], none: np.ndarray) -> np.ndarray:
     """Arrays after each other, of the type of `none`, which is that of no arrays; a single one is not copied."""
     return np.asarray(arrays[0], none.dtype) if len(arrays) == 1 else np.concatenate([none, *arrays])
-
-
-def _read_weights(vector: Mapping[str, int]) -> np.ndarray:
-    return vector.weights if isinstance(vector, TermWeights) else np.fromiter(vector.values(), np.int64, len(vector))
 
 
 def _convert_weights(query_id: str, vector: Mapping[str, int]) -> Mapping[str, int]:

@@ -291,8 +291,8 @@ class RayRunner(Runner):
             self.cores = [int(node["Resources"].get("CPU", 0)) for node in nodes]
             gpus = [node["Resources"].get("GPU", 0) for node in nodes]
             if max(gpus) < options.gpus or not any(self.cores):
-                wanted, there = f"{options.gpus:g} GPUs and a core", ", ".join(f"{gpu:g}" for gpu in gpus)
-                problem = f"no machine of the cluster has {wanted}; the machines have {there} GPUs"
+                needed, there = f"{options.gpus:g} GPUs and a core", ", ".join(f"{gpu:g}" for gpu in gpus)
+                problem = f"no machine of the cluster has {needed}; the machines have {there} GPUs"
                 raise UsageError(f"{self.address}: {problem}")
             for warning in check_nodes(dict(probe(self.ray, nodes)), str(Path.cwd())):
                 log.warning("%s", warning)

@@ -75,8 +75,8 @@ FAILURES: dict[int | str, dict[str, Any]] = {status: {"model": ApiFailure} for s
 
 def build_app(service: Service) -> FastAPI:
     """The application over a service."""
-    about = "Searches lexical and dense indexes of pictures and texts. Errors are one line in `error`."
-    app = FastAPI(title="LexVL search", version=__version__, description=about, docs_url=None, redoc_url=None)
+    purpose = "Searches lexical and dense indexes of pictures and texts. Errors are one line in `error`."
+    app = FastAPI(title="LexVL search", version=__version__, description=purpose, docs_url=None, redoc_url=None)
     add_errors(app)
     add_page(app)
     add_health(app, service)

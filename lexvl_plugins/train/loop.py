@@ -179,8 +179,8 @@ class Training:
                     if not self.processes.first or not progress.step:
                         raise
                     run_folder.save_state(learner.accelerator, self.output, progress)
-                    kept = f"{self.output} has the state of step {progress.step}"
-                    raise DataError(f"{error}; {kept}: run again") from error
+                    state = f"{self.output} has the state of step {progress.step}"
+                    raise DataError(f"{error}; {state}: run again") from error
                 except (MemoryError, RuntimeError) as error:
                     if not lacks_memory(error):
                         raise

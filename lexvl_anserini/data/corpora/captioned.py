@@ -201,11 +201,11 @@ def references(
         for file in files:
             folder, _, name = file.rpartition("/")
             here = names.get(name, [])
-            found = [match for match in here if not folder or f"/{match.folder}".endswith(f"/{folder}")]
-            if not found and names_of_files[name] == len(here) == 1 and _get_last(here[0].folder) not in parts:
-                found = here
-            if found:
-                references_by_file.setdefault(file, found[0].reference)
+            matches = [match for match in here if not folder or f"/{match.folder}".endswith(f"/{folder}")]
+            if not matches and names_of_files[name] == len(here) == 1 and _get_last(here[0].folder) not in parts:
+                matches = here
+            if matches:
+                references_by_file.setdefault(file, matches[0].reference)
     if missing := [file for file in files if file not in references_by_file]:
         places = ", ".join(map(str, sources))
         raise DataError(f"{what}: {len(missing)} of {len(files)} images are not in {places}: {some(missing)}")

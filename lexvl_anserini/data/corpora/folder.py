@@ -210,9 +210,10 @@ def find_place(ref: CorpusRef) -> Path:
 def _walk_names(folder: Path, belonging: Belonging, left_out: LeftOut, prefix: str = "") -> Iterator[str]:
     """Names of the files below a folder, sorted by path (code points), holding one folder's names at a time."""
     try:
-        entries = [(entry, _kind(entry)) for entry in sorted(os.scandir(folder), key=_split_path)]
+        entries = [(entry, _kind(entry)) for entry in os.scandir(folder)]
     except OSError as problem:
         raise describe_unreadable(folder, problem) from problem
+    entries.sort(key=lambda pair: pair[0].name + "/" * (pair[1] == FOLDER))  # as whole paths are sorted
     others = belonging(entry.name for entry, kind in entries if kind == FILE)
     for entry, kind in entries:
         name = prefix + entry.name
@@ -251,11 +252,6 @@ def _describe_entry(path: Path) -> str | None:
     if stat.S_ISDIR(mode):
         return "a link to a folder" if path.is_symlink() else FOLDER
     return FILE if stat.S_ISREG(mode) else "a pipe, a socket or a device"
-
-
-def _split_path(entry: os.DirEntry[str]) -> str:
-    """The sort key: a folder's name with its slash, so that nested sorting equals sorting whole paths."""
-    return entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
 
 
 def check_name(name: str, where: str, escape_ids: bool) -> str:

@@ -87,8 +87,8 @@ class MTEBSearch:
         from mteb.types import PromptType
 
         ids = enumerate(dataset["id"])
-        about = {"task_metadata": task_metadata, "prompt_type": PromptType(side)}
-        batches = create_dataloader(dataset, **about, batch_size=batch_size)
+        task = {"task_metadata": task_metadata, "prompt_type": PromptType(side)}
+        batches = create_dataloader(dataset, **task, batch_size=batch_size)
         for batch in batches:
             columns = {key: batch[key] for key in ("title", "body", "text", "image") if key in batch}
             for values in zip(*columns.values(), strict=True):

@@ -261,8 +261,8 @@ def find_changes(side: Vdr, model: TextPairSettings, prefix: str) -> tuple[dict[
     assert isinstance(tower, TowerSettings), "the settings refuse a fresh network"
     weights, digest = read_bert_weights(find_checkpoint(tower.checkpoint))
     before = {f"bert_model.{key}": value for key, value in weights.items()}
-    kept = ((key, value) for key, value in side.state_dict().items() if not key.startswith(POOLER))
-    weights_of_side = {k: v for k, v in kept if k not in before or not torch.equal(v.cpu(), before[k])}
+    states = ((key, value) for key, value in side.state_dict().items() if not key.startswith(POOLER))
+    weights_of_side = {k: v for k, v in states if k not in before or not torch.equal(v.cpu(), before[k])}
     return weights_of_side, {"backbone": {"checkpoint": tower.checkpoint, "digest": digest}}
 
 
