@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_encoders import Runs
 
-from lexvl_anserini.encoders.checkpoints.weights import read_weights
+from lexvl_anserini.encoders.checkpoints.weights import read_contents, read_weights
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import measure_growth
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UnknownName
@@ -349,6 +349,13 @@ def test_a_shard_that_leads_out_of_the_folder(bert, tmp_path):
     edit(bert / "model.safetensors.index.json", weight_map=[1])
     with pytest.raises(CheckpointError, match="weight_map is not a mapping"):
         read_weights(bert)
+
+
+def test_values_that_hold_themselves(tmp_path):
+    value: list = [1]
+    value.append(value)
+    torch.save({"a": torch.ones(1), "options": value}, tmp_path / "x.pt")
+    assert read_contents(tmp_path / "x.pt").extra.keys() == {"options"}
 
 
 def test_merges_that_unpack_without_end(tmp_path):

@@ -1,6 +1,7 @@
 """Plans of a corpus: the parts are those of a whole reading, byte by byte, and read their own documents alone."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,11 @@ def test_a_damaged_plan_is_one_line(dataset: Dataset, tmp_path: Path) -> None:
             CorpusPlan.read(path)
 
 
-@given(st.lists(st.binary(max_size=6).filter(lambda line: b"\n" not in line), max_size=12), st.integers(0, 11))
+# No line is refused: a return before a tab, or the begin of a packed file.
+REFUSED = re.compile(rb"\n|\r.*\t|\x1f\x8b|\x28\xb5\x2f\xfd", re.DOTALL)
+
+
+@given(st.lists(st.binary(max_size=6).filter(lambda line: not REFUSED.search(line)), max_size=12), st.integers(0, 11))
 @settings(max_examples=100)
 def test_lines_from_a_place_are_those_of_the_whole_file(lines: list[bytes], start: int) -> None:
     from tempfile import TemporaryDirectory
