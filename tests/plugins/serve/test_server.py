@@ -226,6 +226,13 @@ def test_a_hundred_clients_at_once_get_answers(client) -> None:
         assert set(threads.map(ask, range(200))) == {200}
 
 
+def test_the_end_of_an_answer_does_not_wait_for_its_begin() -> None:
+    with open_socket("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_an_address_that_cannot_be_listened_at_is_a_usage_error() -> None:
     with open_socket("127.0.0.1", 0) as taken:
         assert format_url(taken) == f"http://127.0.0.1:{taken.getsockname()[1]}/"
