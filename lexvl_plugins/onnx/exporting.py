@@ -303,10 +303,15 @@ def build_graph(network: Network, inputs: Mapping[str, Tensor]) -> bytes:
         log.setLevel(logging.ERROR)  # it warns that torchvision is missing
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            module, shapes = NetworkModule(network).eval(), {"inputs": tuple(changing)}
-            names: dict[str, Any] = {"input_names": list(inputs), "output_names": ["vectors"]}
-            options: dict[str, Any] = {"dynamic_shapes": shapes, "dynamo": True, "verbose": False}
-            program = torch.onnx.export(module, tuple(inputs.values()), **names, **options)
+            program = torch.onnx.export(
+                NetworkModule(network).eval(),
+                tuple(inputs.values()),
+                input_names=list(inputs),
+                output_names=["vectors"],
+                dynamic_shapes={"inputs": tuple(changing)},
+                dynamo=True,
+                verbose=False,
+            )
             assert program is not None
             return program.model_proto.SerializeToString()
     except Exception as error:

@@ -259,9 +259,14 @@ def build_tools(service: Service) -> Server[Any]:
         hints = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
         tools = []
         for name, row in TOOLS.items():
-            read, written = row.call.model_json_schema(), row.answer.model_json_schema(mode="serialization")
-            shown: dict[str, Any] = {"description": row.call.__doc__, "annotations": hints}
-            tools.append(Tool(name=name, input_schema=read, output_schema=written, **shown))
+            tool = Tool(
+                name=name,
+                description=row.call.__doc__,
+                input_schema=row.call.model_json_schema(),
+                output_schema=row.answer.model_json_schema(mode="serialization"),
+                annotations=hints,
+            )
+            tools.append(tool)
         return ListToolsResult(tools=tools)
 
     async def call_tool(_: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
@@ -277,8 +282,9 @@ def build_tools(service: Service) -> Server[Any]:
             return write_failure(describe_failure(error, f"tool {params.name}")[1])
 
     instructions = f"{INSTRUCTIONS}\nIndexes: {', '.join(service.shelf.names)}."
-    calls: dict[str, Any] = {"on_list_tools": list_tools, "on_call_tool": call_tool}
-    return Server("lexvl", version=__version__, instructions=instructions, **calls)
+    return Server(
+        "lexvl", version=__version__, instructions=instructions, on_list_tools=list_tools, on_call_tool=call_tool
+    )
 
 
 async def run_stdio(service: Service) -> None:
@@ -290,9 +296,10 @@ async def run_stdio(service: Service) -> None:
 
 def build_tools_app(service: Service) -> FastAPI:
     """The protocol over HTTP at `/mcp`: each request by itself, without sessions; `Guard` checks hosts and bodies."""
-    kind: dict[str, Any] = {"json_response": True, "stateless": True}
-    kind["max_request_body_size"] = sys.maxsize  # `Guard` counts the bytes of bodies
-    manager = StreamableHTTPSessionManager(build_tools(service), **kind)
+    # `Guard` counts the bytes of bodies.
+    manager = StreamableHTTPSessionManager(
+        build_tools(service), json_response=True, stateless=True, max_request_body_size=sys.maxsize
+    )
 
     @asynccontextmanager
     async def run_manager(_: FastAPI) -> AsyncIterator[None]:

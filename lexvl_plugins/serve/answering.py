@@ -252,9 +252,15 @@ def describe_index(index: LiveIndex, problem: str) -> messages.IndexDescription:
 def show_hit(index: LiveIndex, hit: ScoredDoc) -> messages.ShownHit:
     """A hit with what is known of its document."""
     shown = index.corpus.documents.get(hit.doc_id, UNKNOWN)
-    known: dict[str, Any] = {"title": shown.title, "text": shown.text, "metadata": dict(shown.metadata)}
-    picture, score = bool(shown.picture), float(hit.score)
-    return messages.ShownHit(rank=hit.rank, doc_id=hit.doc_id, score=score, picture=picture, **known)
+    return messages.ShownHit(
+        rank=hit.rank,
+        doc_id=hit.doc_id,
+        score=float(hit.score),
+        title=shown.title,
+        text=shown.text,
+        picture=bool(shown.picture),
+        metadata=dict(shown.metadata),
+    )
 
 
 def draw_map(index: LiveIndex, doc_id: str, picture: str, weights: Mapping[str, float]) -> messages.HeatMap:

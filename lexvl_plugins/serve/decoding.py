@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lexvl_anserini.data.pictures.images import decode_picture, open_picture, raise_decoder_errors
 from lexvl_anserini.ground.errors import DataError
@@ -42,8 +42,9 @@ def decode(content: bytes) -> Image:
     call = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path}; from {__name__} import answer; answer()"]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     try:
-        limited: dict[str, Any] = {"timeout": limits.DECODE_S, "env": environment}
-        child = subprocess.run(call, input=order + content, capture_output=True, **limited)
+        child = subprocess.run(
+            call, input=order + content, capture_output=True, timeout=limits.DECODE_S, env=environment
+        )
     except subprocess.TimeoutExpired:
         raise DataError(f"the picture: not decoded within {limits.DECODE_S:.0f} s; {REMEDY}") from None
     answer, pixels = child.stdout[: SIZE.size], child.stdout[SIZE.size :]

@@ -494,7 +494,16 @@ def build_server(
     app: FastAPI, names: Sequence[str], keys: ApiKeys | None = None, log_requests: bool = False
 ) -> uvicorn.Server:
     """A server that runs by `server.run(sockets=[open_socket(...)])`, until the process gets SIGINT or SIGTERM."""
-    without = dict.fromkeys(("access_log", "server_header", "proxy_headers"), False)
-    limited = {"timeout_keep_alive": KEEP_ALIVE_S, "timeout_graceful_shutdown": SHUTDOWN_S, "backlog": BACKLOG}
-    options: dict[str, Any] = {"http": "h11", "ws": "none", "log_level": "warning", **without, **limited}
-    return uvicorn.Server(uvicorn.Config(Guard(app, names, keys, log_requests), **options))
+    config = uvicorn.Config(
+        Guard(app, names, keys, log_requests),
+        http="h11",
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        backlog=BACKLOG,
+    )
+    return uvicorn.Server(config)

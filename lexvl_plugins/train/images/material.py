@@ -324,9 +324,15 @@ class MaskedWords(TrainingPart):
     def __init__(self, text: TextNetwork):
         super().__init__()
         config, tokenizer = text.bert.config, text.tokenizer
-        sizes = config.hidden_size, config.num_attention_heads, config.intermediate_size
-        kind: dict[str, Any] = {"activation": "gelu", "layer_norm_eps": config.layer_norm_eps}
-        layer = nn.TransformerEncoderLayer(*sizes, dropout=0.0, batch_first=True, **kind)
+        layer = nn.TransformerEncoderLayer(
+            config.hidden_size,
+            config.num_attention_heads,
+            config.intermediate_size,
+            dropout=0.0,
+            activation="gelu",
+            layer_norm_eps=config.layer_norm_eps,
+            batch_first=True,
+        )
         self.decoder = nn.TransformerEncoder(layer, DECODER_LAYERS, enable_nested_tensor=False)
         self.mask_id, self.size = int(tokenizer.mask_token_id), len(tokenizer)
         self.terms = [int(token) for token in text.columns.tokens]
