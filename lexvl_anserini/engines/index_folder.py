@@ -155,6 +155,11 @@ class IndexReport(Entry):
     approximation: ApproximationEntry = ApproximationEntry()
     resident_files: tuple[ResidentEntry, ...] = ()
 
+    @property
+    def source_commits(self) -> list[str]:
+        """The commits of the changed indexes that it was built from."""
+        return list(dict.fromkeys(source.commit for source in self.sources if source.commit))
+
 
 @dataclass(frozen=True)
 class BuiltIndex:
@@ -311,12 +316,6 @@ def compute_mean_recall(exact: Sequence[Exact], scores: Sequence[np.ndarray]) ->
     return float(sum(shares) / len(shares)) if shares else 1.0
 
 
-def check_recall(recall: float) -> None:
-    """Refuses (UsageError) what is no recall of approximate search."""
-    if not 0 < recall < 1:
-        raise UsageError(f"approximate {recall}: expected a recall above 0 and below 1, such as 0.99")
-
-
 def choose_setting(report: IndexReport, index: Path, recall: float, hits: int) -> SettingEntry:
     """The measured setting that scores the fewest documents for this recall."""
     if report.engine != "lucene":
@@ -396,9 +395,7 @@ def read_commit_id(index: Path) -> str | None:
 def list_commits(folder: Path) -> list[str]:
     """The commits that say, beside its shards, what an index holds: its own once it changed, else of its sources."""
     report, commit = read_report(folder), read_commit_id(folder)
-    if commit and (report.changed or not report):
-        return [commit]
-    return list(dict.fromkeys(source["commit"] for source in report.sources if "commit" in source))
+    return [commit] if commit and (report.changed or not report) else report.source_commits
 
 
 def read_live(file: BinaryIO, documents: int) -> np.ndarray | None:

@@ -125,8 +125,8 @@ def is_built(plan: BuildPlan) -> bool:
     earlier: dict[str, Any] = {name: str(stored.get(name)) for name in requested}
     # The manifest counts the documents of indexes that changed, and does not say which they are.
     changed = {"commits": [commit for source in plan.sources for commit in list_commits(source)]}
-    noted = {"commits": list(dict.fromkeys(entry["commit"] for entry in report.sources if "commit" in entry))}
-    decision = claim(index, "an index", {**requested, **changed}, {**earlier, **noted}, plan.overwrite)
+    earlier |= {"commits": report.source_commits}
+    decision = claim(index, "an index", {**requested, **changed}, earlier, plan.overwrite)
     return decision is Claim.DONE and engine.is_whole(index, report)
 
 

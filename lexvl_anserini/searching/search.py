@@ -22,7 +22,6 @@ from lexvl_anserini.encoders.cards import remark_on
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder_from
-from lexvl_anserini.engines.index_folder import check_recall
 from lexvl_anserini.engines.lucene.fields import load_word_analysis
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import compute_sha256
@@ -209,7 +208,9 @@ class Search:
         if best and (self.feedback or self.rm3):
             raise UsageError("feedback reads the vectors of hits, and documents in passages have none; leave out one")
         if self.approximate is not None:
-            check_recall(self.approximate)
+            if not 0 < self.approximate < 1:
+                expected = "expected a recall above 0 and below 1, such as 0.99"
+                raise UsageError(f"approximate {self.approximate}: {expected}")
             exact = ("where", "text_weight", "first_terms", "feedback", "passages")
             if others := [name.replace("_", " ") for name in exact if getattr(self, name)]:
                 raise UsageError(
