@@ -3,8 +3,7 @@
 run, qrels -> relevant documents and their places -> values -> table -> text, Markdown, LaTeX, CSV, JSON
 (measures/inputs)                            (measures/metrics) (report/tables)
 
-Each command is one file: options, one call, print. `measures/` computes, `report/` formats, `analyses/` reads vectors,
-`reproduction/` has the numbers that papers print.
+Each command is one file: options, one call, print. `measures/` computes, `report/` formats, `analyses/` reads vectors.
 
 score ....................... any run against any judgements
 beir, msmarco ............... the same with the measures and rules of these datasets

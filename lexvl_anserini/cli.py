@@ -119,7 +119,6 @@ COMMANDS: Registry[CommandRow] = Registry(
         "results": CommandRow("lexvl_eval.results", EVALUATE, "Print stored results, or write them as MTEB does"),
         "compare": CommandRow("lexvl_eval.compare", EVALUATE, "Compare runs with a baseline, with significance"),
         "sheet": CommandRow("lexvl_eval.sheet", EVALUATE, "Draw queries with their first hits and terms"),
-        "reproduce": CommandRow("lexvl_eval.reproduce", EVALUATE, "Measure tables of papers and compare the numbers"),
         "beir": CommandRow("lexvl_eval.beir", DATASETS, "BEIR: nDCG@10, Recall@100"),
         "msmarco": CommandRow("lexvl_eval.msmarco", DATASETS, "MS MARCO passages: RR@10"),
         "coco": CommandRow("lexvl_eval.coco", DATASETS, "COCO captions: R@1, R@5, R@10"),

@@ -17,7 +17,7 @@ GOLDEN = ROOT / "tests/golden"
 SHARED = ROOT.parent / "shared"
 OURS = "lexvl-anserini"
 # Modules of six lines, `python -m lexvl_anserini.train`, which forward to commands of plug-ins.
-FORWARDERS = {"train.py", "photos.py", "mine.py", "demo.py"}
+FORWARDERS = {"train.py", "photos.py", "mine.py", "demo.py", "reproduce.py"}
 
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")

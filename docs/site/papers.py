@@ -16,9 +16,9 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_eval.reproduction.prepared import Need, PublishedRow, Workplace, list_rows
-from lexvl_eval.reproduction.published import PublishedCell, PublishedTable, find_expected_folder, read_tables
-from lexvl_eval.reproduction.tables import (
+from lexvl_plugins.papers.prepared import Need, PublishedRow, Workplace, list_rows
+from lexvl_plugins.papers.published import PublishedCell, PublishedTable, find_expected_folder, read_tables
+from lexvl_plugins.papers.tables import (
     AGREES,
     DIFFERS,
     HOUR,
@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "runs" / "measured.json"
 FOLDER = Path("docs/papers")
 
-# The place in docs/reproduction.md where the site lists the pages.
+# The place in docs/plugins/papers.md where the site lists the pages.
 MARK = "<!-- the site lists the pages of papers here -->"
 
 # Above so many hours of one CPU core an accelerator is advisable.
@@ -56,7 +56,7 @@ REASONS = {"runs": "not measured yet", "own": "needs weights or data of your own
 INTRODUCTION = """\
 A cell has what this project measured, what is published, or computed from what is, the difference and the verdict, or
 why it has no value. A click on it shows the command of its row and what that needs; the next click copies the command.
-[Reproducing tables](../reproduction.md) explains verdicts and options.
+[Reproducing tables](../plugins/papers.md) explains verdicts and options.
 """
 
 FILTERS = """\
@@ -234,16 +234,16 @@ def write_pages(folder: Path) -> None:
     for path in sorted(find_expected_folder().glob("*.yaml")):
         tables = list(read_tables(path))
         (folder / FOLDER / f"{path.stem}.md").write_text(page_of(tables, record), encoding="utf-8")
-        names.append(f"papers/{path.stem}")
+        names.append(f"../papers/{path.stem}")
         cells = [cell for table in tables for cell in table.cells]
         recorded = [record.get(make_key(cell.table, cell.label, place_of(cell))) for cell in cells]
         verdicts = [cell.verdict for cell in recorded if cell]
         counts = (len(cells), len(verdicts), verdicts.count(AGREES), verdicts.count(DIFFERS))
-        lines.append(f"| [{tables[0].paper}](papers/{path.stem}.md) | {' | '.join(map(str, counts))} |")
+        lines.append(f"| [{tables[0].paper}](../papers/{path.stem}.md) | {' | '.join(map(str, counts))} |")
     table = "| page | cells | measured | agree | differ |\n|---|--:|--:|--:|--:|\n" + "\n".join(lines)
     hidden = "```{toctree}\n:hidden:\n\n" + "\n".join(names) + "\n```"
-    page = folder / "docs" / "reproduction.md"
+    page = folder / "docs" / "plugins" / "papers.md"
     text = page.read_text(encoding="utf-8")
     if MARK not in text:
-        raise SystemExit(f"error: docs/reproduction.md: no {MARK}, where the site lists the pages of papers")
+        raise SystemExit(f"error: docs/plugins/papers.md: no {MARK}, where the site lists the pages of papers")
     page.write_text(text.replace(MARK, f"{table}\n\n{hidden}"), encoding="utf-8")

@@ -3,7 +3,7 @@
 from lexvl_anserini.ground.registry import CommandRow, Way
 
 # Other plug-ins that this one imports.
-NEEDS = ("cluster", "exchange")
+NEEDS = ("cluster", "exchange", "papers")
 _PANEL = "Analyses and benchmarks"
 TUNE = CommandRow(f"{__name__}.tune", _PANEL, "Choose settings on one split, report them on another")
 EFFICIENCY = CommandRow(f"{__name__}.command", _PANEL, "Time, memory and size on this machine")

@@ -18,7 +18,6 @@ from typing import Any
 from lexvl_eval.measures.flops import count_sparsity
 from lexvl_eval.measures.inputs import JudgementSource, read_judgements
 from lexvl_eval.measures.metrics import evaluate, means
-from lexvl_eval.reproduction.sources import PROTOCOLS, Protocol
 
 from lexvl_anserini.encoders.cards import make_length_options
 from lexvl_anserini.encoders.loading import load_encoder_from
@@ -33,6 +32,7 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_plugins.bench.collection import open_workdir
 from lexvl_plugins.bench.command import Options, Ratio, Report, mib, ratio
 from lexvl_plugins.bench.processes import Ready, Stopwatch, Worker, run_once, take_turns
+from lexvl_plugins.papers.sources import PROTOCOLS, Protocol
 
 REPEATS = 3
 # Topics that warm caches, Java's compiler and the model before the first round, and those of a protocol by default.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from lexvl_eval.reproduction import prepared
-from lexvl_eval.reproduction.prepared import Finding, Need, PartCost, RowPart, Workplace
-from lexvl_eval.reproduction.retrieval import dataset_for, encode_documents, find_or_make
-from lexvl_eval.reproduction.sources import SUITE_S
-
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError
 from lexvl_plugins.bench.command import Options
 from lexvl_plugins.bench.processes import check_system
 from lexvl_plugins.bench.protocols import measure
+from lexvl_plugins.papers import prepared
+from lexvl_plugins.papers.prepared import Finding, Need, PartCost, RowPart, Workplace
+from lexvl_plugins.papers.retrieval import dataset_for, encode_documents, find_or_make
+from lexvl_plugins.papers.sources import SUITE_S
 
 
 def measure_latency(part: RowPart, place: Workplace) -> Finding:

@@ -13,6 +13,8 @@ SENTENCES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_own_qu
 TITLES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_own_queries", has_path=True)
 WEBDATASET_CORPUS = CorpusRow("lexvl_plugins.train.corpora.webdataset:load_webdataset", has_path=True)
 
-_HOME, _NEEDED = "lexvl_plugins.train.reproduction", "lexvl_eval.reproduction.prepared"
+# Other plug-ins that this one imports.
+NEEDS = ("papers",)
+_HOME, _NEEDED = "lexvl_plugins.train.reproduction", "lexvl_plugins.papers.prepared"
 TRAINED = Way(f"{_HOME}:measure_trained", f"{_NEEDED}:list_retrieval_needs", f"{_NEEDED}:estimate_retrieval")
 COUNT = Way(f"{_HOME}:count_parameters", fitting=f"{_HOME}:can_be_counted")

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lexvl_eval.reproduction import prepared
-from lexvl_eval.reproduction.prepared import Finding, RowPart, Workplace
-from lexvl_eval.reproduction.retrieval import measure_retrieval
-
 from lexvl_anserini.ground.machine import find_shipped
+from lexvl_plugins.papers import prepared
+from lexvl_plugins.papers.prepared import Finding, RowPart, Workplace
+from lexvl_plugins.papers.retrieval import measure_retrieval
 
 if TYPE_CHECKING:
     pass

@@ -27,12 +27,12 @@ from eval.report.tables import (
     to_markdown,
     to_text,
 )
-from eval.reproduction.sources import MEANS
 from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
 from lexvl_anserini.ground.errors import DataError, UnknownName
 from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Measurement, ScoredDoc
 from lexvl_anserini.runs.trec import write_run
+from lexvl_plugins.papers.sources import MEANS
 
 ROWS = [
     SystemRow("vdr", "scifact", "a.trec", {"nDCG@10": 0.569}, {"index_bytes": 12_345_678, "ms_per_query": 3.14}),

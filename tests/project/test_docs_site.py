@@ -15,11 +15,11 @@ from declared import ROOT, SITE, load_from_site
 from invoking import read_output
 
 import lexvl_anserini
-from eval.reproduce import command
-from eval.reproduction.prepared import list_rows
-from eval.reproduction.published import find_expected_folder, load_published_tables, read_tables
-from eval.reproduction.tables import make_key, read_record
 from lexvl_anserini.cli import make_app
+from lexvl_plugins.papers.command import command
+from lexvl_plugins.papers.prepared import list_rows
+from lexvl_plugins.papers.published import find_expected_folder, load_published_tables, read_tables
+from lexvl_plugins.papers.tables import make_key, read_record
 
 pytestmark = pytest.mark.extended
 
@@ -258,10 +258,10 @@ def test_the_record_has_cells_of_tables_only(papers):
 
 
 def test_pages_are_collected_and_listed(papers, tmp_path):
-    (tmp_path / "docs").mkdir()
-    shutil.copyfile(ROOT / "docs/reproduction.md", tmp_path / "docs/reproduction.md")
+    (tmp_path / "docs/plugins").mkdir(parents=True)
+    shutil.copyfile(ROOT / "docs/plugins/papers.md", tmp_path / "docs/plugins/papers.md")
     papers.write_pages(tmp_path)
-    listed = (tmp_path / "docs/reproduction.md").read_text()
+    listed = (tmp_path / "docs/plugins/papers.md").read_text()
     stems = {path.stem for path in find_expected_folder().glob("*.yaml")}
     assert {path.stem for path in (tmp_path / "docs/papers").iterdir()} == stems
     assert all(f"(papers/{stem}.md)" in listed and f"\npapers/{stem}\n" in listed for stem in stems)

@@ -20,12 +20,12 @@ from invoking import read_output, run_process
 
 import lexvl_anserini
 import lexvl_plugins
-from eval.reproduction.tables import WAYS
 from lexvl_anserini.cli import COMMANDS as COMMAND_ROWS
 from lexvl_anserini.doctor import OF_DEVELOPERS
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.describing import read_equation
 from lexvl_anserini.ground.registry import CORPORA, ENGINES, EXTRA_PACKAGES, PICTURES, RUNTIMES, WRAPPERS, import_home
+from lexvl_plugins.papers.tables import WAYS
 
 # What importing a command's module must not load: the model, the JVM and the table libraries.
 MODELS = ("torch", "transformers", "sentence_transformers", "jnius", "pyserini", "pandas", "faiss", "ranx", "beir")
@@ -142,7 +142,7 @@ FLOORS = {
         ("families",),
     ),
     "lexvl_eval": (
-        ("measures",), ("report",), ("analyses.classes",), ("options",), ("analyses",), ("reproduction",)
+        ("measures",), ("report",), ("analyses.classes",), ("options",), ("analyses",)
     ),
 }  # fmt: skip
 
@@ -189,7 +189,7 @@ FOREIGN = re.compile(
 # Tables of rows, of extras, and of the numbers that papers print, may name them.
 NAMING = re.compile(
     r"lexvl_anserini\.(ground\.registry|cli|encoders\.cards|encoders\.parts\.images\.image_backbones)"
-    r"|lexvl_eval\.(reproduction\.|measures\.averages|options)"
+    r"|lexvl_eval\.(measures\.averages|options)"
 )
 
 

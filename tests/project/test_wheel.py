@@ -112,7 +112,7 @@ def test_commands_and_published_numbers_beside_an_eval_of_the_users_own(place: P
     assert place.run("lexvl", "--version").startswith("lexvl-anserini ")
     assert "Example: lexvl score --run " in place.run("lexvl", "score", "--help")
     assert "Example: python -m lexvl_eval.beir --run " in place.run("python", "-m", "lexvl_eval.beir", "--help")
-    program = "from lexvl_eval.reproduction.published import find_expected_folder, load_published_tables as t; "
+    program = "from lexvl_plugins.papers.published import find_expected_folder, load_published_tables as t; "
     folder, count = place.run("python", "-c", program + "print(find_expected_folder()); print(len(t()))").split()
     assert Path(folder) == place.packages / "lexvl_eval" / "expected"
     assert int(count) > 50

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from corpus_folders import write_beir
-from lexvl_eval.reproduction.sources import PROTOCOLS
 from shard_folders import write_dense_shards, write_shards
 from tiny_encoders import BERT, made_dense
 from typer.testing import CliRunner
@@ -23,6 +22,7 @@ from lexvl_plugins.bench import protocols
 from lexvl_plugins.bench.command import Options, command
 from lexvl_plugins.bench.processes import Outcome
 from lexvl_plugins.bench.protocols import find_twins, measure, quote, ratios, summarise_times
+from lexvl_plugins.papers.sources import PROTOCOLS
 
 DOCUMENTS = [("d1", {"dog": 8, "cat": 2}), ("d2", {"cat": 4})]
 

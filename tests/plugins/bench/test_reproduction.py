@@ -8,18 +8,18 @@ import pytest
 from corpus_folders import coloured_coco
 from tiny_encoders import made_stair, made_twin
 
-from eval.reproduction.prepared import Workplace
-from eval.reproduction.published import load_published_tables, read_tables
-from eval.reproduction.tables import make_plan, read_record
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_plugins.bench import reproduction
 from lexvl_plugins.bench.command import Options, Ratio, Report
 from lexvl_plugins.bench.search import ratios_of
 from lexvl_plugins.bench.systems import SEARCHERS
 from lexvl_plugins.bench.vectors import SHAPES
-from tests.eval.test_reproduce import call
-from tests.eval.test_reproduce_vectors import cells_of, table_of
+from lexvl_plugins.papers.prepared import Workplace
+from lexvl_plugins.papers.published import load_published_tables, read_tables
+from lexvl_plugins.papers.tables import make_plan, read_record
 from tests.plugins.bench.test_protocols import work_here
+from tests.plugins.papers.test_reproduce import call
+from tests.plugins.papers.test_reproduce_vectors import cells_of, table_of
 
 
 def make_report(cpu_s: dict[tuple[str, int], float]) -> Report:
@@ -36,7 +36,7 @@ def own_tables(folder: Path, monkeypatch: pytest.MonkeyPatch, hits: str = "k=10,
     content = {"paper": "A", "tables": {"speeds": {**table, "rows": rows, "systems": systems}}}
     (folder / "own.yaml").write_text(json.dumps(content))
     tables = {table.name: table for table in read_tables(folder / "own.yaml")}
-    monkeypatch.setattr("eval.reproduce.load_published_tables", lambda: tables)
+    monkeypatch.setattr("lexvl_plugins.papers.command.load_published_tables", lambda: tables)
 
 
 def test_a_ratio_below_its_bound_is_red(tmp_path, monkeypatch):

@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from eval.measures.averages import VIDORE_2
-from eval.reproduce import command as reproduce
 from lexvl_anserini.data.checks import check_corpus
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.digests import FileDigests
@@ -19,6 +18,7 @@ from lexvl_anserini.data.pictures.images import open_image, read_images
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Qrel
 from lexvl_plugins.pages.vidore import command
+from lexvl_plugins.papers.command import command as reproduce
 from tests.invoking import invoked
 from tests.plugins.pages.page_tables import page, write_tables
 from tests.plugins.pages.v_splade_folders import write_export

@@ -10,13 +10,13 @@ import typer
 from corpus_folders import coloured_coco
 from tiny_encoders import made_stair
 
-from eval.reproduction.prepared import Workplace
-from eval.reproduction.published import find_expected_folder, load_published_tables, read_tables
-from eval.reproduction.tables import make_plan, read_record
 from lexvl_anserini.cli import make_app, parse_settings
+from lexvl_plugins.papers.prepared import Workplace
+from lexvl_plugins.papers.published import find_expected_folder, load_published_tables, read_tables
+from lexvl_plugins.papers.tables import make_plan, read_record
 from lexvl_plugins.train.command import command
 from lexvl_plugins.train.recipe import parse_changes, read_recipe
-from tests.eval.test_reproduce import call
+from tests.plugins.papers.test_reproduce import call
 
 OWN = """\
 paper: A
@@ -34,9 +34,8 @@ tables:
 def own_tables(folder: Path, monkeypatch: pytest.MonkeyPatch, first: str = "33.3") -> None:
     """The command reads tables of stated numbers."""
     (folder / "own.yaml").write_text(OWN.replace("{first}", first))
-    monkeypatch.setattr(
-        "eval.reproduce.load_published_tables", lambda: {t.name: t for t in read_tables(folder / "own.yaml")}
-    )
+    tables = {table.name: table for table in read_tables(folder / "own.yaml")}
+    monkeypatch.setattr("lexvl_plugins.papers.command.load_published_tables", lambda: tables)
 
 
 def test_a_family_is_trained_and_then_measured(golden, tmp_path, monkeypatch):

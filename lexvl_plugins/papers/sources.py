@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..measures.averages import AVERAGES
+from lexvl_eval.measures.averages import AVERAGES
 
 BEIR = "BEIR's archive, fetched when a row needs it"
 KARPATHY = "Karpathy's caption_datasets.zip"

@@ -14,6 +14,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lexvl_eval.analyses.classes.class_sets import CLASS_SETS
+from lexvl_eval.measures.inputs import make_slug
+
 from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES, find_beir
 from lexvl_anserini.data.dataset import data_root, load_reference
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED
@@ -29,8 +32,6 @@ from lexvl_anserini.ground.machine import expand_path, find_package, split_path
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import CorpusRef
 
-from ..analyses.classes.class_sets import CLASS_SETS
-from ..measures.inputs import make_slug
 from .published import PublishedCell, PublishedRuns, PublishedSystem, PublishedTable, find_direction, list_parts
 from .sources import (
     ARCHIVE,

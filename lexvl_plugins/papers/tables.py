@@ -16,6 +16,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lexvl_eval.measures.inputs import JudgementSource, describe_run
+from lexvl_eval.measures.measure_runs import machine, measure_runs
+from lexvl_eval.measures.metrics import means, parse_measure
+from lexvl_eval.report.tables import MISSING, PLAIN, FieldColumn
+
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.data.lines import some
 from lexvl_anserini.encoders.cards import CARDS
@@ -24,10 +29,6 @@ from lexvl_anserini.ground.files import exclusive, format_json, make_folder, rea
 from lexvl_anserini.ground.records import CorpusRef
 from lexvl_anserini.ground.registry import Registry, Way
 
-from ..measures.inputs import JudgementSource, describe_run
-from ..measures.measure_runs import machine, measure_runs
-from ..measures.metrics import means, parse_measure
-from ..report.tables import MISSING, PLAIN, FieldColumn
 from .prepared import Finding, Need, PublishedRow, RowPart, Workplace, list_rows
 from .published import PublishedCell, PublishedTable, Quantity, combine_parts, list_parts
 from .sources import MEANS, UNCONFIRMED

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.reproduction.prepared import Finding, is_file_name
-from eval.reproduction.published import (
+from lexvl_anserini.encoders.cards import CARDS
+from lexvl_anserini.encoders.describing import list_options
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_plugins.papers.prepared import Finding, is_file_name
+from lexvl_plugins.papers.published import (
     PublishedSystem,
     Quantity,
     find_expected_folder,
@@ -18,11 +21,8 @@ from eval.reproduction.published import (
     parse_quantity,
     read_tables,
 )
-from eval.reproduction.sources import FILES, MEANS, STATUSES, UNITS
-from eval.reproduction.tables import SCALES, WAYS, reproduce_cell
-from lexvl_anserini.encoders.cards import CARDS
-from lexvl_anserini.encoders.describing import list_options
-from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_plugins.papers.sources import FILES, MEANS, STATUSES, UNITS
+from lexvl_plugins.papers.tables import SCALES, WAYS, reproduce_cell
 
 PAPER = """\
 paper: A et al., B, C 2024

@@ -17,9 +17,16 @@ from eval.analyses.classes import classification as classes
 from eval.analyses.classes.class_sets import CLASS_SETS, load_labelled
 from eval.measures.measure_runs import read_results
 from eval.measures.metrics import evaluate, means
-from eval.reproduce import command, parse_assignments
-from eval.reproduction import retrieval
-from eval.reproduction.prepared import (
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.encoders.cards import CARDS
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
+from lexvl_anserini.runs.trec import read_run
+from lexvl_plugins.papers import retrieval
+from lexvl_plugins.papers.command import command, parse_assignments
+from lexvl_plugins.papers.prepared import (
     Finding,
     RowPart,
     Workplace,
@@ -30,7 +37,7 @@ from eval.reproduction.prepared import (
     select_document_options,
     write_remarks,
 )
-from eval.reproduction.published import (
+from lexvl_plugins.papers.published import (
     PublishedCell,
     PublishedSystem,
     Quantity,
@@ -39,16 +46,16 @@ from eval.reproduction.published import (
     load_published_tables,
     read_tables,
 )
-from eval.reproduction.retrieval import choose_images
-from eval.reproduction.sources import COLLECTIONS, DIGESTS, DOCUMENT_COSTS, FILES, IMAGE_SETS, PRIVATE, UNCONFIRMED
-from eval.reproduction.tables import TablePlan, check_agreement, make_plan, read_record, reproduce_cell, reproduce_rows
-from lexvl_anserini.cli import make_app
-from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
-from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.encoders.cards import CARDS
-from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
-from lexvl_anserini.runs.trec import read_run
+from lexvl_plugins.papers.retrieval import choose_images
+from lexvl_plugins.papers.sources import COLLECTIONS, DIGESTS, DOCUMENT_COSTS, FILES, IMAGE_SETS, PRIVATE, UNCONFIRMED
+from lexvl_plugins.papers.tables import (
+    TablePlan,
+    check_agreement,
+    make_plan,
+    read_record,
+    reproduce_cell,
+    reproduce_rows,
+)
 
 ROOT = Path(__file__).parents[2]
 TABLES = load_published_tables()
@@ -597,7 +604,7 @@ def test_a_script_of_its_own_knows_its_options_before_it_installs(tmp_path):
 
 
 def test_the_page_is_the_matrix_of_a_bare_machine(bare):
-    page = (ROOT / "docs/reproduction.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/plugins/papers.md").read_text(encoding="utf-8")
     code, text, _ = call("--all", "--dry-run", "--format", "markdown")
     assert code == 0
     assert page.endswith(text), "write it anew: python -m eval.reproduce --all --dry-run --format markdown"

@@ -11,10 +11,10 @@ from PIL import Image
 from tiny_encoders import made_stair
 
 from eval.report.tables import Table, to_text
-from eval.reproduction.prepared import Workplace, list_rows, prepare
-from eval.reproduction.published import PublishedTable, load_published_tables, read_tables
-from eval.reproduction.tables import CELLS, ReproducedCell, check_agreement, make_plan, reproduce_rows
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_plugins.papers.prepared import Workplace, list_rows, prepare
+from lexvl_plugins.papers.published import PublishedTable, load_published_tables, read_tables
+from lexvl_plugins.papers.tables import CELLS, ReproducedCell, check_agreement, make_plan, reproduce_rows
 
 
 def table_of(tmp_path: Path, text: str) -> PublishedTable:

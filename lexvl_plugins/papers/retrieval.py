@@ -19,6 +19,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from lexvl_eval.analyses.classes.class_sets import load_labelled
+from lexvl_eval.analyses.classes.classification import (
+    VOCABULARY,
+    build_word_space,
+    measure_accuracies,
+    measure_class_words,
+    rank_images,
+    run_linear_probe,
+)
+from lexvl_eval.analyses.sentence_pairs import compare_sentences, load_sentence_pairs
+from lexvl_eval.measures.flops import count_sparsity
+from lexvl_eval.measures.inputs import JudgementSource, describe_run
+from lexvl_eval.measures.measure_runs import measure_runs
+from lexvl_eval.measures.metrics import means, parse_measure
 
 from lexvl_anserini.data.corpora.embeddings import find_image_reference
 from lexvl_anserini.data.dataset import Dataset, data_root, load_reference
@@ -43,20 +57,6 @@ from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 
-from ..analyses.classes.class_sets import load_labelled
-from ..analyses.classes.classification import (
-    VOCABULARY,
-    build_word_space,
-    measure_accuracies,
-    measure_class_words,
-    rank_images,
-    run_linear_probe,
-)
-from ..analyses.sentence_pairs import compare_sentences, load_sentence_pairs
-from ..measures.flops import count_sparsity
-from ..measures.inputs import JudgementSource, describe_run
-from ..measures.measure_runs import measure_runs
-from ..measures.metrics import means, parse_measure
 from .prepared import (
     STORED,
     Finding,
@@ -73,9 +73,9 @@ from .prepared import (
 )
 
 if TYPE_CHECKING:
-    from lexvl_anserini.searching.searcher import Index
+    from lexvl_eval.analyses.classes.class_sets import LabelledImages
 
-    from ..analyses.classes.class_sets import LabelledImages
+    from lexvl_anserini.searching.searcher import Index
 
 # Documents of a shard: what a killed call encodes again.
 SHARD_SIZE = 1024

@@ -52,6 +52,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
+from lexvl_eval.analyses.classes.class_sets import CLASS_SETS
+from lexvl_eval.measures.metrics import parse_measure
 from pydantic import AfterValidator, PositiveFloat
 
 from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
@@ -61,8 +63,6 @@ from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.machine import find_shipped
 from lexvl_anserini.ground.registry import CORPORA
 
-from ..analyses.classes.class_sets import CLASS_SETS
-from ..measures.metrics import parse_measure
 from .sources import (
     AS_BEIR,
     MEANS,
@@ -239,7 +239,7 @@ class PublishedSystem(NamedTuple):
     weights: str = ""  # what `--checkpoint` calls weights that nobody publishes; empty for the row's heading
     item: str = ""  # the image whose weights the source prints: an id of a corpus, or a file name without suffix
     text: str = ""
-    protocol: str = ""  # the key, in `lexvl_eval.reproduction.sources`, of the rules by which latency is measured
+    protocol: str = ""  # the key, in `lexvl_plugins.papers.sources`, of the rules by which latency is measured
     dense: DenseTwin | None = None
     origin: str = ""  # where weights are published that have no name of a hub or a file in any source
     recipe: str = ""  # how `train` makes such weights: the name of a recipe and options; empty where no recipe does
