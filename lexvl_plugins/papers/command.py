@@ -150,7 +150,7 @@ def command(
     Rows whose weights or data are missing are named and skipped; the exit code is 1 if a system fails. A second call
     finds finished rows.
 
-    Example: python -m eval.reproduce vdr-table4 --dry-run
+    Example: lexvl reproduce vdr-table4 --dry-run
     """
     tables = selection.chosen()
     workplace = place.place(tables)

@@ -264,7 +264,7 @@ def test_pages_are_collected_and_listed(papers, tmp_path):
     listed = (tmp_path / "docs/plugins/papers.md").read_text()
     stems = {path.stem for path in find_expected_folder().glob("*.yaml")}
     assert {path.stem for path in (tmp_path / "docs/papers").iterdir()} == stems
-    assert all(f"(papers/{stem}.md)" in listed and f"\npapers/{stem}\n" in listed for stem in stems)
+    assert all(f"(../papers/{stem}.md)" in listed and f"\n../papers/{stem}\n" in listed for stem in stems)
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

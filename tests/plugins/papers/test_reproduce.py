@@ -57,7 +57,7 @@ from lexvl_plugins.papers.tables import (
     reproduce_rows,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TABLES = load_published_tables()
 VDR, TINY = "jzhoubu/vdr-msmarco", "splade/ckpt_bert"
 
