@@ -268,7 +268,7 @@ def test_configuration_in_yaml(tmp_path):
     assert Checkpoint("x", tmp_path).config() == {"a": 1, "b": {"c": ["x"]}}
     for wrong in ("- a", "a: [", "!!python/object/apply:os.mkdir [x]"):
         (tmp_path / "config.yaml").write_text(wrong)
-        with pytest.raises(CheckpointError, match=r"config\.yaml: (expected a mapping|not readable as YAML)"):
+        with pytest.raises(CheckpointError, match=r"config\.yaml: (expected keys and values|not YAML)"):
             Checkpoint("x", tmp_path).config()
 
 

@@ -21,7 +21,6 @@ The demo has drawn scenes with five captions each. The test split, 1,000 scenes,
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -43,11 +42,10 @@ from lexvl_anserini.data.lines import (
     log_once,
     read_file_state,
     some,
-    take_distinct,
-    whole_characters,
 )
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError, refuse_pointer
+from lexvl_anserini.ground.files import parse_json
 from lexvl_anserini.ground.machine import expand_path, split_path
 from lexvl_anserini.ground.records import CorpusRef, Document, Qrel, Topic
 
@@ -384,7 +382,7 @@ def _get_string(record: Any, key: str, where: str) -> str:
     value = _field(record, key, where)
     if not isinstance(value, str):
         raise DataError(f"{where}: {key!r} is {value!r}, expected a string")
-    return str(whole_characters(value))
+    return value
 
 
 def _list_records(path: Path) -> Iterable[Any]:
@@ -402,19 +400,12 @@ def _list_records(path: Path) -> Iterable[Any]:
 
 def _load(path: Path) -> Any:
     """What a file holds, without tokens of captions: in COCO's file, they are most of its 144 MB."""
-
-    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {key: value for key, value in take_distinct(str(path), pairs).items() if key != "tokens"}
-
     refuse_pointer(path)
     try:
-        return json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=build)
-    except UnicodeDecodeError as problem:
-        raise DataError(f"{path}: not valid UTF-8 (byte {problem.start + 1}); fetch the file again") from problem
-    except (ValueError, RecursionError) as problem:
-        raise DataError(f"{path}: malformed JSON ({problem}); fetch the file again") from problem
+        content = path.read_bytes()
     except OSError as problem:
         raise describe_unreadable(path, problem) from problem
+    return parse_json(content, str(path), mend=True, left_out="tokens")
 
 
 def _group_pairs(path: Path, rows: list[Any]) -> Iterable[dict[str, Any]]:

@@ -219,7 +219,7 @@ def test_files_and_changes_that_are_no_recipe(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"demo-vrd: no such recipe; did you mean 'demo-vdr'\?"):
         read_recipe(Path("demo-vrd"))
     assert parse_changes({"optimisation.betas": "[0.8, 0.9]"}) == {"optimisation.betas": [0.8, 0.9]}
-    with pytest.raises(UsageError, match="--set: a value is not YAML"):
+    with pytest.raises(UsageError, match=r"--set optimisation.betas: not YAML"):
         parse_changes({"optimisation.betas": "[0.8"})
 
 
