@@ -43,21 +43,19 @@ class _Values(yaml.SafeLoader):
         return _refuse_equal_keys(super().compose_mapping_node(anchor))
 
 
-def parse_yaml(content: bytes | str, where: str, error: type[LexvlError], loader: Any = _Values) -> Any:
-    """What YAML holds; refuses a key that is there twice."""
+def parse_yaml(source: Path | str, where: str, error: type[LexvlError], loader: Any = _Values) -> Any:
+    """What a file or a text of YAML holds; refuses a key that is there twice."""
     try:
-        return yaml.load(content, Loader=loader)
+        return yaml.load(source.read_bytes() if isinstance(source, Path) else source, Loader=loader)
+    except OSError as problem:
+        raise error(f"{source}: {problem.strerror}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as problem:  # a ValueError for a date that is none
         raise error(f"{where}: not YAML: {' '.join(str(problem).split())}") from None
 
 
 def read_mapping(path: Path, error: type[LexvlError]) -> dict[str, Any]:
     """A YAML file that holds keys and values."""
-    try:
-        content = parse_yaml(path.read_bytes(), str(path), error)
-    except OSError as problem:
-        raise error(f"{path}: cannot be read ({problem.strerror})") from problem
-    if not isinstance(content, dict):
+    if not isinstance(content := parse_yaml(path, str(path), error), dict):
         raise error(f"{path}: expected keys and values, found {type(content).__name__}")
     return content
 
@@ -65,9 +63,7 @@ def read_mapping(path: Path, error: type[LexvlError]) -> dict[str, Any]:
 def read_yaml(path: Path, expected: Any) -> Any:
     """The content of a YAML file as a value of a type: a NamedTuple has its fields as keys."""
     try:
-        return TypeAdapter(expected).validate_python(parse_yaml(path.read_bytes(), path.name, DataError, _Texts))
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from None
+        return TypeAdapter(expected).validate_python(parse_yaml(path, path.name, DataError, _Texts))
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, mistake['loc'])) or 'the file'}: {plain(mistake)}" for mistake in error.errors()]
         raise DataError(f"{path.name}: {'; '.join(lines)}") from None

@@ -415,8 +415,8 @@ def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) ->
     return cast(dict[str, Any], read_json_value(path, what, dict, error))
 
 
-def read_json_value(path: Path, what: str, kind: type, error: type[LexvlError] = ArtefactError) -> Any:
-    """Reads a JSON file that holds one object or list, see `parse_json`."""
+def read_json_value(path: Path, what: str, kind: type, error: type[LexvlError], **options: Any) -> Any:
+    """Reads a JSON file that holds one value of a kind; `options` are those of `parse_json`."""
     try:
         if path.exists() and not path.is_file():  # a pipe or a device may have no end
             raise error(f"{path}: no {what} (not a regular file)")
@@ -424,11 +424,10 @@ def read_json_value(path: Path, what: str, kind: type, error: type[LexvlError] =
     except OSError as problem:
         raise error(f"{path}: no {what} ({problem.strerror or problem})") from problem
     refuse_pointer(path, content, error, packed=True)
-    data = parse_json(content, str(path), error)
-    if not isinstance(data, kind):
+    if not isinstance(value := parse_json(content, str(path), error, **options), kind):
         expected = "a list" if kind is list else "an object"
-        raise error(f"{path}: the {what} is a JSON {type(data).__name__}, expected {expected}")
-    return data
+        raise error(f"{path}: the {what} is a JSON {type(value).__name__}, expected {expected}")
+    return value
 
 
 def parse_json(
@@ -466,14 +465,14 @@ def _build_object(left_out: str | None, pairs: Sequence[tuple[str, Any]]) -> dic
     record = dict(pairs)
     if len(record) < len(pairs) or any(map(_SURROGATE.search, record)):
         raise ValueError("wrong keys")
-    record.pop(left_out, None)  # type: ignore[call-overload]
+    record.pop(left_out, None)  # type: ignore[arg-type]
     return record
 
 
 def find_mistake(text: str, mend: bool = False) -> str:
     """What is wrong with well-formed JSON: the first key twice in an object, or lone surrogate; empty if nothing."""
     objects: list[set[str]] = []
-    key = what = ""
+    key = problem = ""
     for token in _TOKEN.finditer(text):
         string, is_key = token.groups()
         if string is None:
@@ -481,22 +480,21 @@ def find_mistake(text: str, mend: bool = False) -> str:
             continue
         value = json.loads(string)
         key = value if is_key else key
-        if is_key and key in objects[-1]:
-            what = f"key {key!r:.80} is twice in an object, expected once"
-        elif (is_key or not mend) and _SURROGATE.search(value):
-            what = f"lone surrogate in {'key' if is_key else 'the text of'} {key!r:.80}, expected whole characters"
-        if what:
-            return f" line {text.count(LF, 0, token.start()) + 1}: {what}" if LF in text else f": {what}"
-        if is_key:
+        if (is_key or not mend) and _SURROGATE.search(value):
+            problem = f"lone surrogate in {'key' if is_key else 'the text of'} {key!r:.80}, expected whole characters"
+        elif is_key and key in objects[-1]:
+            problem = f"key {key!r:.80} is twice in an object, expected once"
+        elif is_key:
             objects[-1].add(key)
+        if problem:
+            return f" line {text.count(LF, 0, token.start()) + 1}: {problem}" if LF in text else f": {problem}"
     return ""
 
 
 def _count_keys(value: Any) -> int:
     """The number of keys of all objects in a JSON value."""
     number, waiting = 0, [[value]]
-    while waiting:
-        value = waiting.pop()
+    for value in waiting:
         number += len(value) if isinstance(value, dict) else 0
         items = value.values() if isinstance(value, dict) else value
         waiting += [item for item in items if type(item) in (dict, list)]
@@ -504,14 +502,12 @@ def _count_keys(value: Any) -> int:
 
 
 def decode_utf8(data: bytes, where: str, error: type[LexvlError] = DataError) -> str:
-    """The text of a line, or of a file of several."""
+    """Bytes as a text."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as problem:
-        before = data[: problem.start]
-        line = f" line {before.count(10) + 1}" if b"\n" in data else ""
-        place = f"0x{data[problem.start]:02x} at byte {problem.start - before.rfind(10)} of the line"
-        raise error(f"{where}{line}: not valid UTF-8 ({place}); convert the file") from problem
+        place = f"0x{data[problem.start]:02x} at byte {problem.start + 1:,}"
+        raise error(f"{where}: not valid UTF-8 ({place}); convert the file") from problem
 
 
 def compute_sha256(path: Path) -> str:

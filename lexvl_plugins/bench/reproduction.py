@@ -6,7 +6,7 @@ from typing import Any
 
 from lexvl_eval.reproduction import prepared
 from lexvl_eval.reproduction.prepared import Finding, Need, PartCost, RowPart, Workplace
-from lexvl_eval.reproduction.retrieval import dataset_for, encode_documents, find_or_make
+from lexvl_eval.reproduction.retrieval import dataset_for, encode_documents, keep_values
 from lexvl_eval.reproduction.sources import SUITE_S
 
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError
@@ -15,12 +15,8 @@ from lexvl_plugins.bench.processes import check_system
 from lexvl_plugins.bench.protocols import measure
 
 
-def measure_latency(part: RowPart, place: Workplace) -> Finding:
-    """Measures the latency of a lexical model and of its dense twin, or finds the result."""
-    return find_or_make(part, place, compare_latency)
-
-
-def compare_latency(part: RowPart, work: prepared.Prepared, place: Workplace) -> dict[str, Any]:
+@keep_values
+def measure_latency(part: RowPart, work: prepared.Prepared, place: Workplace) -> dict[str, Any]:
     """What `lexvl efficiency --protocol` reports of both models over the same documents, on one thread."""
     twin = prepared.find_twin(part)
     dense = prepared.prepare(twin, place) if twin else None
