@@ -6,7 +6,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -18,7 +17,6 @@ from invoking import invoked, write_texts
 from worlds import Task, contents, placed
 
 from eval.analyses.classes.class_sets import read_classes
-from eval.measures.measure_runs import read_result
 from lexvl_anserini import encode, fuse, index, prune, search
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.files import (
@@ -452,7 +450,7 @@ def test_an_output_in_a_folder_that_is_read_only(tmp_path, writing, monkeypatch)
 
 
 @pytest.mark.parametrize("bad", ['"a": 1,\n"a": 2', '"a": [\n"\\ud83d"]', '"b": "a",\n"\\ud83d": 1', '"a":\nNaN'])
-@pytest.mark.parametrize("read", [partial(read_json, what="x"), read_classes, read_result])
+@pytest.mark.parametrize("read", [lambda path: read_json(path, "x"), read_classes])
 def test_documents_that_readers_understand_differently(tmp_path, read, bad):
     (path := tmp_path / "x.json").write_text(f"{{{bad}}}", encoding="utf-8-sig")
     with pytest.raises(LexvlError, match=r"x\.json( line 2: (key 'a' is twice|lone surrogate)|: malformed JSON)"):

@@ -221,7 +221,7 @@ def test_files_and_changes_that_are_no_recipe(tmp_path: Path) -> None:
     assert parse_changes({"optimisation.betas": "[0.8, 0.9]"}) == {"optimisation.betas": [0.8, 0.9]}
     with pytest.raises(UsageError, match=r"--set optimisation.betas: not YAML"):
         parse_changes({"optimisation.betas": "[0.8"})
-    (path := tmp_path / "twice.yaml").write_text("&a seed: 1\noptimisation: {steps: 1}\noptimisation: {steps: 2}\n")
+    (path := tmp_path / "twice.yaml").write_text("seed: 1\noptimisation: {steps: 1}\noptimisation: {steps: 2}\n")
     with pytest.raises(UsageError, match="twice.yaml: not YAML: 'optimisation' is there twice .* line 3"):
         read_recipe(path)
 
