@@ -7,29 +7,22 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import logging
 import os
-import re
 import stat
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-import orjson
-
 from lexvl_anserini.ground.errors import DataError, refuse_pointer
+from lexvl_anserini.ground.files import BOM, decode_utf8, parse_json
 
-BOM = b"\xef\xbb\xbf"
-REPLACEMENT = "\ufffd"
 PACKED = (".gz", ".zst")  # suffixes of compressed files
 MOST_LINE = 1 << 28  # bytes of a line of a compressed file
 DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)  # what reading a damaged gzip file raises
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_KEY_END = re.compile(rb'"\s*:')  # after every key, and at some places in texts
 # Names of columns of which headers consist: of topics, passages and tables of them.
 HEADER = frozenset(
     ("id", "qid", "pid", "docid", "query-id", "topic-id", "doc-id", "passage-id", "corpus-id", "topic", "query")
@@ -130,9 +123,10 @@ def read_entries(path: Path, what: str) -> dict[int, str]:
     return entries
 
 
-def is_header(line: Line, columns: Sequence[str]) -> bool:
-    """Whether a file's first line names columns instead of having a row of them; a line is logged if it does."""
-    header = line.number == 1 and {name.strip().lower().replace("_", "-").strip("-") for name in columns} <= HEADER
+def is_header(line: Line, columns: Sequence[str], expected: Sequence[str] = ()) -> bool:
+    """Whether a file's first line names columns, the expected ones or any; a line is logged if it does."""
+    names = [name.strip().lower().replace("_", "-").strip("-") for name in columns]
+    header = line.number == 1 and (names == [*expected] if expected else HEADER.issuperset(names))
     if header:
         log_once(f"{line.where}: skipped, a header ({', '.join(map(printable, columns))})")
     return header
@@ -165,67 +159,15 @@ def read_placed_lines(path: Path, place: LinePlace = LinePlace()) -> Iterator[tu
 
 def decode(line: Line) -> str:
     """The line as text."""
-    return _decode(line.data, line.where)
-
-
-def _decode(data: bytes, where: str) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as problem:
-        place = f"0x{data[problem.start]:02x} at byte {problem.start + 1} of the line"
-        raise DataError(f"{where}: not valid UTF-8 ({place}); convert the file") from problem
+    return decode_utf8(line.data, line.where)
 
 
 def parse_object(line: Line) -> dict[str, Any]:
-    """The line as one JSON object, see `parse_json`."""
-    record = parse_json(line.data, line.where)
+    """The line as one JSON object, see `parse_json`; `mend` is on, because tools cut texts."""
+    record = parse_json(line.data, line.where, mend=True)
     if not isinstance(record, dict):
         form = '{"_id": ..., "text": ...}'
         raise DataError(f"{line.where}: a JSON {_describe_type(record)}, expected an object such as {form}")
-    return record
-
-
-def parse_json(data: bytes, where: str) -> Any:
-    r"""One JSON value; an object that has a key twice, or a lone surrogate in one, is refused.
-
-    A lone surrogate in a text (`"\ud83d"`, left by tools that cut texts by UTF-16 units) becomes U+FFFD, which a
-    tokenizer, an index and a UTF-8 file can hold. NaN, which is no JSON and which nothing can store, becomes null.
-    """
-    data = data.removeprefix(BOM)
-    try:
-        value = orjson.loads(data)
-        if len(_KEY_END.findall(data)) == _count_keys(value):  # it keeps the last of equal keys
-            return value
-    except orjson.JSONDecodeError:
-        pass  # the standard library takes lone surrogates and NaN, and has better messages about malformed JSON
-    try:
-        distinct = partial(take_distinct, where)
-        text = _decode(data, where)
-        return whole_characters(json.loads(text, object_pairs_hook=distinct, parse_constant=lambda name: None))
-    except (ValueError, RecursionError) as problem:
-        # After a semicolon, Python advises to lift its limit of digits.
-        raise DataError(f"{where}: malformed JSON ({str(problem).partition(';')[0]})") from problem
-
-
-def _count_keys(value: Any) -> int:
-    """The number of keys of all objects in a JSON value."""
-    number, waiting = 0, [[value]]
-    while waiting:
-        value = waiting.pop()
-        number += len(value) if isinstance(value, dict) else 0
-        items = value.values() if isinstance(value, dict) else value
-        waiting += [item for item in items if type(item) in (dict, list)]
-    return number
-
-
-def take_distinct(where: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of JSON's keys and values; refuses one that has a key twice, or a lone surrogate in a key."""
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise DataError(f"{where}: key {twice!r:.80} is twice in an object, expected once")
-    if broken := next(filter(_SURROGATE.search, record), None):
-        raise DataError(f"{where}: lone surrogate in key {broken!r:.80}, half a character; expected whole ones")
     return record
 
 
@@ -234,17 +176,6 @@ def get_string(record: dict[str, Any], key: str, where: str) -> str | None:
     value = record.get(key)
     if value is not None and not isinstance(value, str):
         raise DataError(f"{where}: {key!r} is {_describe_type(value)}, expected a string (an empty one is allowed)")
-    return value
-
-
-def whole_characters(value: Any) -> Any:
-    """A JSON value with U+FFFD for lone surrogates in its strings."""
-    if isinstance(value, str):
-        return _SURROGATE.sub(REPLACEMENT, value)
-    if isinstance(value, list):
-        return [whole_characters(item) for item in value]
-    if isinstance(value, dict):
-        return {key: whole_characters(item) for key, item in value.items()}
     return value
 
 

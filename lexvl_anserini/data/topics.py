@@ -166,7 +166,7 @@ def _read_judged_lines(path: Path, escape_ids: bool) -> Iterator[tuple[str, list
     layout, first, width = None, 0, 0
     for line in read_lines(path):
         columns = _split_columns(decode(line), escape_ids)
-        if line.number == 1 and tuple(name.strip().lower().replace("_", "-") for name in columns) == _QRELS_HEADER:
+        if is_header(line, columns, _QRELS_HEADER):
             continue
         if layout is None:
             layout, first, width = _choose_layout(columns, line.where), line.number, len(columns)

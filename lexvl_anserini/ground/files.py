@@ -7,11 +7,14 @@ import errno
 import fcntl
 import gzip
 import io
+import json
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from hashlib import file_digest
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +22,7 @@ from typing import IO, Any, BinaryIO, cast
 
 import orjson
 
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError, refuse_pointer
+from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError, refuse_pointer
 
 # Errors of an output that cannot be written for a reason other than space: permissions, or a file of the same name.
 UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
@@ -31,6 +34,12 @@ QUOTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 # Suffixes, beside the output, of what is being written, what is being replaced and what is needed meanwhile. Anything
 # else there is the user's, even an `INDEX.old` or a `RUN.part`.
 PART, OLD, ROOM = ".lexvl.part", ".lexvl.old", ".lexvl.room"
+
+BOM, LF = b"\xef\xbb\xbf", "\n"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")  # before a surrogate, lone or not
+_KEY_END = re.compile(rb'"\s*:')  # after every key, and at some places in texts
+_TOKEN = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*+")(\s*:)?|[{}]', re.DOTALL)
 
 AT_FDCWD = -100  # an argument of Linux's renameat2: paths are relative to the working directory
 RENAME_EXCHANGE = 2  # another: swap the two names
@@ -403,19 +412,102 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) -> dict[str, Any]:
     """Reads one JSON object."""
+    return cast(dict[str, Any], read_json_value(path, what, dict, error))
+
+
+def read_json_value(path: Path, what: str, kind: type, error: type[LexvlError], **options: Any) -> Any:
+    """Reads a JSON file that holds one value of a kind; `options` are those of `parse_json`."""
     try:
         if path.exists() and not path.is_file():  # a pipe or a device may have no end
             raise error(f"{path}: no {what} (not a regular file)")
         content = path.read_bytes()
-        refuse_pointer(path, content, error, packed=True)
-        data = orjson.loads(content)
     except OSError as problem:
         raise error(f"{path}: no {what} ({problem.strerror or problem})") from problem
-    except ValueError as problem:
-        raise error(f"{path}: the {what} is not valid JSON ({problem})") from problem
-    if not isinstance(data, dict):
-        raise error(f"{path}: the {what} is a JSON {type(data).__name__}, expected an object")
-    return data
+    refuse_pointer(path, content, error, packed=True)
+    if not isinstance(value := parse_json(content, str(path), error, **options), kind):
+        expected = "a list" if kind is list else "an object"
+        raise error(f"{path}: the {what} is a JSON {type(value).__name__}, expected {expected}")
+    return value
+
+
+def parse_json(
+    data: bytes, where: str, error: type[LexvlError] = DataError, mend: bool = False, left_out: str | None = None
+) -> Any:
+    r"""One JSON value; an object that has a key twice is refused, a lone surrogate in a key or a text, and NaN.
+
+    With `mend`, a lone surrogate in a text (`"\ud83d"`, left by tools that cut texts by UTF-16 units) becomes U+FFFD,
+    which a tokenizer, an index and a UTF-8 file can hold, and NaN, which nothing can store, becomes null. What the key
+    `left_out` has is read and dropped, so that it takes no memory.
+    """
+    data, refusal = data.removeprefix(BOM), ""
+    try:
+        value = None if left_out else orjson.loads(data)
+        if not left_out and len(_KEY_END.findall(data)) == _count_keys(value):  # it keeps the last of equal keys
+            return value
+    except orjson.JSONDecodeError as problem:
+        # The standard library takes lone surrogates and NaN, and has better messages about malformed JSON.
+        refusal = "" if mend else str(problem)
+    text = decode_utf8(data, where, error)
+    try:
+        value = json.loads(text, object_pairs_hook=partial(_build_object, left_out), parse_constant=lambda name: None)
+        if refusal:
+            raise ValueError(refusal)
+        # Only JSON's escapes can leave half a character; written again without escapes, such halves stand out.
+        whole = _SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False)) if _ESCAPED.search(text) else ""
+        return json.loads(whole) if whole else value
+    except (ValueError, RecursionError) as problem:
+        mistake = "" if isinstance(problem, json.JSONDecodeError | RecursionError) else find_mistake(text, mend)
+        reason = str(problem).partition(";")[0]  # after a semicolon, Python advises to lift its limit of digits
+        raise error(f"{where}{mistake or f': malformed JSON ({reason})'}") from problem
+
+
+def _build_object(left_out: str | None, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs) or any(map(_SURROGATE.search, record)):
+        raise ValueError("wrong keys")
+    record.pop(left_out, None)  # type: ignore[arg-type]
+    return record
+
+
+def find_mistake(text: str, mend: bool = False) -> str:
+    """What is wrong with well-formed JSON: the first key twice in an object, or lone surrogate; empty if nothing."""
+    objects: list[set[str]] = []
+    key = problem = ""
+    for token in _TOKEN.finditer(text):
+        string, is_key = token.groups()
+        if string is None:
+            objects.append(set()) if token[0] == "{" else objects.pop()
+            continue
+        value = json.loads(string)
+        key = value if is_key else key
+        if (is_key or not mend) and _SURROGATE.search(value):
+            problem = f"lone surrogate in {'key' if is_key else 'the text of'} {key!r:.80}, expected whole characters"
+        elif is_key and key in objects[-1]:
+            problem = f"key {key!r:.80} is twice in an object, expected once"
+        elif is_key:
+            objects[-1].add(key)
+        if problem:
+            return f" line {text.count(LF, 0, token.start()) + 1}: {problem}" if LF in text else f": {problem}"
+    return ""
+
+
+def _count_keys(value: Any) -> int:
+    """The number of keys of all objects in a JSON value."""
+    number, waiting = 0, [[value]]
+    for value in waiting:
+        number += len(value) if isinstance(value, dict) else 0
+        items = value.values() if isinstance(value, dict) else value
+        waiting += [item for item in items if type(item) in (dict, list)]
+    return number
+
+
+def decode_utf8(data: bytes, where: str, error: type[LexvlError] = DataError) -> str:
+    """Bytes as a text."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        place = f"0x{data[problem.start]:02x} at byte {problem.start + 1:,}"
+        raise error(f"{where}: not valid UTF-8 ({place}); convert the file") from problem
 
 
 def compute_sha256(path: Path) -> str:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 
-from lexvl_anserini.data.lines import BOM, MOST_LINE, open_packed
+from lexvl_anserini.data.lines import MOST_LINE, open_packed
+from lexvl_anserini.ground.files import BOM
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.runs.trec import LARGEST_RANK, read_run
 

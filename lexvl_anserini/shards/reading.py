@@ -18,7 +18,7 @@ from lexvl_anserini.data.checks import MAX_ID_BYTES, SeenIds, fits_index, show_i
 from lexvl_anserini.data.lines import DAMAGED_GZIP, open_packed
 from lexvl_anserini.data.parquet import Failure, is_integers, is_numbers, is_text, read_batches
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import compute_sha256
+from lexvl_anserini.ground.files import compute_sha256, parse_json
 from lexvl_anserini.ground.manifest import Manifest, RunManifest, ShardRecord, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import SCORE_LIMIT, VOCABULARY, ImpactDocument, Vocabulary
@@ -237,14 +237,7 @@ def _read_json_rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
     with _open_shard(path) as lines:
         for number, line in enumerate(lines, start=1):
             where = f"{path} line {number}"
-            yield _expect(_parse_rows(line, where), dict, "", where), where
-
-
-def _parse_rows(data: bytes | str, where: str) -> Any:
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise ArtefactError(f"{where}: not valid JSON ({error}); encode again") from error
+            yield _expect(parse_json(line, where, ArtefactError), dict, "", where), where
 
 
 @contextmanager
@@ -340,7 +333,7 @@ def _describe_no_impact(where: str, doc_id: Any, term: str, impact: Any) -> Arte
 
 def _parse_object(metadata: Any, where: str) -> Mapping[str, Any]:
     if isinstance(metadata, str):
-        metadata = _parse_rows(metadata, where)
+        metadata = parse_json(metadata.encode(), where, ArtefactError)
     if isinstance(metadata, list) and all(isinstance(pair, tuple) for pair in metadata):
         metadata = dict(metadata)  # a map of parquet arrives as pairs
     return _expect({} if metadata is None else metadata, dict, "metadata is ", where)

@@ -10,16 +10,12 @@ from lexvl_plugins.bench.processes import check_system
 from lexvl_plugins.bench.protocols import measure
 from lexvl_plugins.papers import prepared
 from lexvl_plugins.papers.prepared import Finding, Need, PartCost, RowPart, Workplace
-from lexvl_plugins.papers.retrieval import dataset_for, encode_documents, find_or_make
+from lexvl_plugins.papers.retrieval import dataset_for, encode_documents, keep_values
 from lexvl_plugins.papers.sources import SUITE_S
 
 
-def measure_latency(part: RowPart, place: Workplace) -> Finding:
-    """Measures the latency of a lexical model and of its dense twin, or finds the result."""
-    return find_or_make(part, place, compare_latency)
-
-
-def compare_latency(part: RowPart, work: prepared.Prepared, place: Workplace) -> dict[str, Any]:
+@keep_values
+def measure_latency(part: RowPart, work: prepared.Prepared, place: Workplace) -> dict[str, Any]:
     """What `lexvl efficiency --protocol` reports of both models over the same documents, on one thread."""
     twin = prepared.find_twin(part)
     dense = prepared.prepare(twin, place) if twin else None

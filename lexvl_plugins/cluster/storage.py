@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path, PosixPath
 from typing import Any, NamedTuple
 
-import orjson
-
 from lexvl_anserini.ground.errors import (
     ArtefactError,
     LexvlError,
@@ -27,7 +25,7 @@ from lexvl_anserini.ground.errors import (
     describe_error,
     hide_passwords,
 )
-from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, format_json, make_folder
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, format_json, make_folder, parse_json
 from lexvl_anserini.ground.machine import cache_folder, expand_path
 
 LISTING = "files.json"
@@ -246,7 +244,7 @@ def read_listing(storage: OpenStorage) -> dict[str, ListedFile] | None:
         except FileNotFoundError:
             return None
     try:
-        entry = orjson.loads(content)
+        entry = parse_json(content, where, ArtefactError)
         if entry["format"] != FORMAT:
             raise ValueError(f"format {entry['format']!r}")
         listing = {name: ListedFile(int(size), str(digest)) for name, (size, digest) in entry["files"].items()}

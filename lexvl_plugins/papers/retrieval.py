@@ -90,35 +90,30 @@ TOLERANCES = {True: 0.003, False: 0.001}
 Make = Callable[[RowPart, Prepared, Workplace], dict[str, Any]]
 
 
-def find_or_make(part: RowPart, place: Workplace, make: Make) -> Finding:
-    """The result of a part, stored or made."""
-    work = prepare(part, place)
-    if work is None:
-        raise CheckpointError(f"{part.label}: no published weights")
-    request = make_request(part, work, place)
-    stored = place.output / "parts" / f"{work.names.run}.json"
-    result = read_json(stored, "result") if stored.is_file() else {}
-    complete = "quantised" in result and {*part.measures} <= {*result.get("values", ())}
-    if not (complete and compare_requests(request, result.get("request") or {})):
-        started = time.perf_counter()
-        with disk_errors(place.output):
-            make_folder(stored.parent)
-        with exclusive(place.output):
-            result = {"request": request, **make(part, work, place)}
-        result["seconds"] = round(time.perf_counter() - started, 1)
-        write_json(stored, result)
-    remark, note = write_remarks(work.weights, place.as_published)
-    remark = ", ".join(filter(None, (remark, f"--limit {place.limit}" if place.limit else "")))
-    model = request["checkpoint_digest"] or ""
-    return Finding(result["values"], TOLERANCES[result["quantised"]], remark, note, model)
-
-
 def keep_values(make: Make) -> Callable[[RowPart, Workplace], Finding]:
     """What measures a part by `make`, or finds the result of an earlier call."""
 
     @wraps(make)
     def measure(part: RowPart, place: Workplace) -> Finding:
-        return find_or_make(part, place, make)
+        work = prepare(part, place)
+        if work is None:
+            raise CheckpointError(f"{part.label}: no published weights")
+        request = make_request(part, work, place)
+        stored = place.output / "parts" / f"{work.names.run}.json"
+        result = read_json(stored, "result") if stored.is_file() else {}
+        complete = "quantised" in result and {*part.measures} <= {*result.get("values", ())}
+        if not (complete and compare_requests(request, result.get("request") or {})):
+            started = time.perf_counter()
+            with disk_errors(place.output):
+                make_folder(stored.parent)
+            with exclusive(place.output):
+                result = {"request": request, **make(part, work, place)}
+            result["seconds"] = round(time.perf_counter() - started, 1)
+            write_json(stored, result)
+        remark, note = write_remarks(work.weights, place.as_published)
+        remark = ", ".join(filter(None, (remark, f"--limit {place.limit}" if place.limit else "")))
+        model = request["checkpoint_digest"] or ""
+        return Finding(result["values"], TOLERANCES[result["quantised"]], remark, note, model)
 
     return measure
 

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import binascii
 import hmac
+import json
 import logging
 import os
 import socket
@@ -38,6 +39,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import DataError, InexactScore, LexvlError, UsageError
+from lexvl_anserini.ground.files import find_mistake
 from lexvl_anserini.ground.typed import plain
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.answering import Service
@@ -389,6 +391,7 @@ class Guard:
     async def _answer(self, scope: Scope, receive: Receive, send: Send, line: dict[str, Any]) -> None:
         large = {UPLOAD_PATH: limits.MOST_UPLOAD, EMBED_PATH: limits.MOST_TEXTS, TOOLS_PATH: limits.MOST_CALL}
         most = large.get(scope["path"], limits.MOST_JSON)
+        body = bytearray()
 
         async def receive_counted() -> Message:
             # The bytes of all bodies are counted, not their number: clients that send none keep nobody waiting.
@@ -400,6 +403,10 @@ class Guard:
                 raise HTTPException(413, f"a body of more than {most:,} bytes", CLOSE)
             if self.held > limits.MOST_HELD:
                 raise HTTPException(503, "too many bodies at once; try again", {**CLOSE, **limits.LATER})
+            if scope["path"] != UPLOAD_PATH:  # all others are JSON, of which the libraries take the last of equal keys
+                body.extend(message.get("body", b""))
+                if not message.get("more_body") and (mistake := find_mistake_in(body)):
+                    raise HTTPException(400, f"body{mistake}", CLOSE)
             return message
 
         async def send_counted(message: Message) -> None:
@@ -451,6 +458,13 @@ class Guard:
         """Whether a Host header names this server: a known name, or an address."""
         name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
         return name in self.names or is_address(name)
+
+
+def find_mistake_in(body: bytes) -> str:
+    """What is wrong with the keys of a body; empty if nothing, or if it is no JSON, which others say."""
+    with suppress(ValueError, IndexError):
+        return find_mistake(body.decode(json.detect_encoding(body)), mend=True)
+    return ""
 
 
 def find_path(scope: Scope) -> str | None:

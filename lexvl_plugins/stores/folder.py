@@ -23,7 +23,7 @@ from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.engines.engine import Target, get_engine
 from lexvl_anserini.engines.index_folder import REPORT, IndexReport
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import atomic_write, format_json, new_folder
+from lexvl_anserini.ground.files import atomic_write, format_json, new_folder, parse_json
 from lexvl_anserini.ground.manifest import MANIFEST
 from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_anserini.ground.typed import check
@@ -92,10 +92,10 @@ def read_notes(store: ImpactStore) -> Notes:
         content = unpacking.decompress(base64.b64decode("".join([first, *rest]), validate=True), MOST_BYTES)
         if not unpacking.eof:
             raise ValueError("cut short, or too long")
-        files = orjson.loads(content)
+        files = parse_json(content, f"{store.place}: its notes", ArtefactError)
         if not isinstance(files, dict) or files.keys() != FILES or set(map(type, files.values())) != {str}:
             raise ValueError(f"expected the texts of {', '.join(sorted(FILES))}")
-        report = orjson.loads(files[REPORT])
+        report = parse_json(files[REPORT].encode(), f"{store.place}: index.json", ArtefactError)
         if not isinstance(report, dict) or report.get("engine") != store.place.engine:
             raise ValueError(f"index.json is not of {store.place.engine}")
         check(report, StoreReport, f"{store.place}: index.json", "build it again (--overwrite)")

@@ -10,7 +10,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
-import yaml
 from pydantic import (
     BeforeValidator,
     ConfigDict,
@@ -23,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from lexvl_anserini.data.yaml_files import parse_yaml, read_mapping
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.machine import find_shipped
 from lexvl_anserini.ground.typed import plain
@@ -282,12 +282,7 @@ def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
             names = ", ".join(known)
             raise UsageError(f"{path}: no such recipe; {hint}name a YAML file or one of the package: {names}")
         path = known[str(path)]
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not YAML ({str(error).splitlines()[0]})") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{path}: expected keys and values, found {type(content).__name__}")
+    content = read_mapping(path, UsageError)
     for key, value in (changes or {}).items():
         _put(content, key, value)
     return check_recipe(content, str(path))
@@ -295,10 +290,7 @@ def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
 
 def parse_changes(settings: Mapping[str, str]) -> dict[str, Any]:
     """`{"optimisation.steps": "100"}` -> `{"optimisation.steps": 100}`: values as YAML, as `read_recipe` takes them."""
-    try:
-        return {key: yaml.safe_load(value) for key, value in settings.items()}
-    except yaml.YAMLError as error:
-        raise UsageError(f"--set: a value is not YAML ({str(error).splitlines()[0]})") from error
+    return {key: parse_yaml(value, f"--set {key}", UsageError) for key, value in settings.items()}
 
 
 def check_recipe(content: dict[str, Any], where: str) -> Recipe:

@@ -13,7 +13,8 @@ import orjson
 from lexvl_anserini.data.lines import load_function_words, read_words
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
-from lexvl_anserini.ground.errors import UsageError, describe_error
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.files import read_json_value
 
 FOLDER = Path(__file__).parent / "assets"
 # Words that name something, and that a model must not say of a picture: people's descent, and monkeys.
@@ -100,11 +101,8 @@ def add_words(tokenizer: Any, words: Sequence[str]) -> tuple[Any, list[list[int]
 
 def read_class_names(path: Path) -> list[str]:
     """The names of the classes of a classifier, in its order: a JSON list."""
-    try:
-        names = orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read as a JSON list of names ({describe_error(error)})") from error
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    names: list[str] = read_json_value(path, "list of the names of the classes", list, UsageError)
+    if not all(isinstance(name, str) for name in names):
         raise UsageError(f"{path}: expected a JSON list of the names of the classes")
     return names
 

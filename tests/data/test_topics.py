@@ -43,7 +43,7 @@ def test_topics_in_each_layout(tmp_path, name, content):
         ("t.tsv", "q 1\ta\n", r"t\.tsv line 1: white space in id 'q 1'.*--escape-ids"),
         ("t.tsv", "\ta\n", r"t\.tsv line 1: empty id"),
         ("t.tsv", "\n\n", r"t\.tsv: no query in it"),
-        ("t.tsv", b"q1\tcaf\xe9\n", r"t\.tsv line 1: not valid UTF-8 \(0xe9 at byte 7 of the line\)"),
+        ("t.tsv", b"q1\tcaf\xe9\n", r"t\.tsv line 1: not valid UTF-8 \(0xe9 at byte 7\)"),
         ("t.tsv", "q1\ta\rq2\tb\nq3\tc\n", r"t\.tsv line 1: a carriage return before a tab, expected a line feed"),
         ("t.jsonl", '{"_id": "a", "text": "b", "text": "c"}', r"t\.jsonl line 1: key 'text' is twice in an object"),
         ("t.jsonl", '{"_id": "a", "text": "", "m": [{"k": 1, "k" : 1}]}', r"t\.jsonl line 1: key 'k' is twice"),

@@ -266,9 +266,9 @@ def test_a_weight_file_is_a_checkpoint(golden, tmp_path):
 def test_configuration_in_yaml(tmp_path):
     (tmp_path / "config.yaml").write_text("a: 1\nb: {c: [x]}\n")
     assert Checkpoint("x", tmp_path).config() == {"a": 1, "b": {"c": ["x"]}}
-    for wrong in ("- a", "a: [", "!!python/object/apply:os.mkdir [x]"):
+    for wrong in ("- a", "a: [", "a: {b: 1, b: 1}", "[" * 5000, "!!python/object/apply:os.mkdir [x]"):
         (tmp_path / "config.yaml").write_text(wrong)
-        with pytest.raises(CheckpointError, match=r"config\.yaml: (expected a mapping|not readable as YAML)"):
+        with pytest.raises(CheckpointError, match=r"config\.yaml: (expected keys and values|not YAML)"):
             Checkpoint("x", tmp_path).config()
 
 

@@ -16,8 +16,9 @@ from faults import Ended, draw_calls, faults, kills
 from invoking import invoked, write_texts
 from worlds import Task, contents, placed
 
+from eval.analyses.classes.class_sets import read_classes
 from lexvl_anserini import encode, fuse, index, prune, search
-from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.files import (
     atomic_write,
     clear_remains,
@@ -446,3 +447,11 @@ def test_an_output_in_a_folder_that_is_read_only(tmp_path, writing, monkeypatch)
     run(*placed(without_overwrite(writing), tmp_path / "made"))
     with pytest.raises(ArtefactError, match=r"empty.*: cannot be written \(Read-only file system\); choose another"):
         run(*placed(without_overwrite(writing), tmp_path / "empty"))
+
+
+@pytest.mark.parametrize("bad", ['"a": 1,\n"a": 2', '"a": [\n"\\ud83d"]', '"b": "a",\n"\\ud83d": 1', '"a":\nNaN'])
+@pytest.mark.parametrize("read", [lambda path: read_json(path, "x"), read_classes])
+def test_documents_that_readers_understand_differently(tmp_path, read, bad):
+    (path := tmp_path / "x.json").write_text(f"{{{bad}}}", encoding="utf-8-sig")
+    with pytest.raises(LexvlError, match=r"x\.json( line 2: (key 'a' is twice|lone surrogate)|: malformed JSON)"):
+        read(path)

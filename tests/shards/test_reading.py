@@ -139,7 +139,7 @@ def test_a_damaged_shard_is_one_line_wherever_it_is_damaged(tmp_path: Path, suff
         ({"term": [[None]]}, "column term holds list<.*null>"),
         ({"term": ["a"]}, "column term holds string"),
         ({"impact": pa.array([[None]], pa.list_(pa.uint32()))}, "a row lacks its impact"),
-        ({"metadata": ["{"]}, "row 0: not valid JSON|metadata"),
+        ({"metadata": ["{"]}, "row 0: malformed JSON|metadata"),
         ({"metadata": [7]}, "metadata is a int, expected an object"),
         ({"metadata": [[7]]}, "metadata is a list, expected an object"),
     ],

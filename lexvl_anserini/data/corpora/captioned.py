@@ -21,7 +21,6 @@ The demo has drawn scenes with five captions each. The test split, 1,000 scenes,
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -43,11 +42,10 @@ from lexvl_anserini.data.lines import (
     log_once,
     read_file_state,
     some,
-    take_distinct,
-    whole_characters,
 )
 from lexvl_anserini.data.pictures.archives import open_archive
-from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError, refuse_pointer
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.files import read_json_value
 from lexvl_anserini.ground.machine import expand_path, split_path
 from lexvl_anserini.ground.records import CorpusRef, Document, Qrel, Topic
 
@@ -191,8 +189,8 @@ def references(
     `val2014/x.jpg` is a file `x.jpg` in a folder `val2014`. Because users often put all images into one folder, a file
     `x.jpg` elsewhere matches too, unless its folder is another part of the corpus, or one of them has several `x.jpg`.
     """
-    parts = {*folders, *(_get_last(file.rpartition("/")[0]) for file in files)} - {""}
-    names_of_files = Counter(map(_get_last, files))
+    parts = {*folders, *(Path(file).parent.name for file in files)} - {""}
+    names_of_files = Counter(Path(file).name for file in files)
     references_by_file: dict[str, str] = {}
     for source in sources:
         if len(references_by_file) == len(files):
@@ -202,7 +200,7 @@ def references(
             folder, _, name = file.rpartition("/")
             here = names.get(name, [])
             matches = [match for match in here if not folder or f"/{match.folder}".endswith(f"/{folder}")]
-            if not matches and names_of_files[name] == len(here) == 1 and _get_last(here[0].folder) not in parts:
+            if not matches and names_of_files[name] == len(here) == 1 and Path(here[0].folder).name not in parts:
                 matches = here
             if matches:
                 references_by_file.setdefault(file, matches[0].reference)
@@ -223,10 +221,6 @@ def _map_names(source: Path) -> Mapping[str, list[_Found]]:
         folder, _, base = name.rpartition("/")
         names[base].append(_Found(f"{source.name}/{folder}".rstrip("/"), listed[name]))
     return names
-
-
-def _get_last(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 def _list_files(folder: Path) -> list[str]:
@@ -381,15 +375,15 @@ def _field(record: Any, key: str, where: str) -> Any:
 
 
 def _get_string(record: Any, key: str, where: str) -> str:
-    value = _field(record, key, where)
-    if not isinstance(value, str):
+    if not isinstance(value := _field(record, key, where), str):
         raise DataError(f"{where}: {key!r} is {value!r}, expected a string")
-    return str(whole_characters(value))
+    return value
 
 
 def _list_records(path: Path) -> Iterable[Any]:
     """The images of a file as Karpathy's records; files of BLIP and LAVIS, and COCO's own, become such."""
-    content = _load(path)
+    # Without tokens of captions: in COCO's file, they are most of its 144 MB.
+    content = read_json_value(path, "list of captioned images", object, DataError, mend=True, left_out="tokens")
     if isinstance(content, list):
         return _group_pairs(path, content)
     images = _field(content, "images", str(path))
@@ -398,23 +392,6 @@ def _list_records(path: Path) -> Iterable[Any]:
     if "annotations" in content and not any(isinstance(image, dict) and "sentences" in image for image in images):
         return _join_annotations(path, images, content["annotations"])
     return images
-
-
-def _load(path: Path) -> Any:
-    """What a file holds, without tokens of captions: in COCO's file, they are most of its 144 MB."""
-
-    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {key: value for key, value in take_distinct(str(path), pairs).items() if key != "tokens"}
-
-    refuse_pointer(path)
-    try:
-        return json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=build)
-    except UnicodeDecodeError as problem:
-        raise DataError(f"{path}: not valid UTF-8 (byte {problem.start + 1}); fetch the file again") from problem
-    except (ValueError, RecursionError) as problem:
-        raise DataError(f"{path}: malformed JSON ({problem}); fetch the file again") from problem
-    except OSError as problem:
-        raise describe_unreadable(path, problem) from problem
 
 
 def _group_pairs(path: Path, rows: list[Any]) -> Iterable[dict[str, Any]]:

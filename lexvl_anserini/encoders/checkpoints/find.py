@@ -161,16 +161,10 @@ class Checkpoint:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file that holds a mapping."""
-    import yaml
+    """A checkpoint's YAML file."""
+    from lexvl_anserini.data.yaml_files import read_mapping  # it imports pydantic
 
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise CheckpointError(f"{path}: not readable as YAML ({str(error).splitlines()[0]})") from error
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path}: expected a mapping, found {type(data).__name__}")
-    return data
+    return read_mapping(path, CheckpointError)
 
 
 def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.encoders.checkpoints.find import resolve_inside
-from lexvl_anserini.ground.errors import CheckpointError, describe_error
-from lexvl_anserini.ground.files import atomic_write, read_json, write_json
+from lexvl_anserini.ground.errors import CheckpointError
+from lexvl_anserini.ground.files import atomic_write, read_json, read_json_value, write_json
 
 MODULES_FILE = "modules.json"
 ABOUT_FILE = "config_sentence_transformers.json"
@@ -52,16 +52,11 @@ class SentenceModule(NamedTuple):
 
 def read_modules(folder: Path) -> list[SentenceModule]:
     """The modules of `modules.json`, in order."""
-    import orjson
-
     path = folder / "modules.json"
-    try:
-        listed = [(module["type"], module["path"]) for module in orjson.loads(path.read_bytes())]
-        if not all(isinstance(kind, str) for kind, _ in listed):
-            raise TypeError("a type is not a string")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{path}: not a list of modules with type and path ({describe_error(error)})") from error
-    return [SentenceModule(kind, resolve_inside(folder, where, str(path))) for kind, where in listed]
+    modules = read_json_value(path, "list of modules", list, CheckpointError)
+    if not all(isinstance(m, dict) and type(m.get("type")) is type(m.get("path")) is str for m in modules):
+        raise CheckpointError(f"{path}: not a list of modules with type and path")
+    return [SentenceModule(m["type"], resolve_inside(folder, m["path"], str(path))) for m in modules]
 
 
 def get_class_name(path: str) -> str:

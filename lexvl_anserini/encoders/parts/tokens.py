@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Never
 
 import numpy as np
-import orjson
 
 from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.encoders.checkpoints.find import TOKENIZER_FILES, has_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError, UsageError, describe_error
+from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.records import Vocabulary, name_token
 
 # In BERT's uncased vocabulary id 999 is "!": everything below is [PAD], [UNK], [CLS], [SEP], [MASK] and [unused].
@@ -44,7 +44,8 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
         files = ", ".join(TOKENIZER_FILES[:3])
         raise CheckpointError(f"{folder}: no tokenizer ({files}); name a folder that has one with --tokenizer")
     try:
-        content = orjson.loads(path.read_bytes()) if (path := folder / "tokenizer.json").is_file() else {}
+        path = folder / "tokenizer.json"
+        content = read_json(path, "tokenizer", CheckpointError) if path.is_file() else {}
         if (growth := measure_growth(content.get("normalizer") or {})) > MOST_GROWTH:
             raise ValueError(f"its normalizer makes a text {growth:,.0f} times as long, expected at most {MOST_GROWTH}")
         tokenizer = transformers.AutoTokenizer.from_pretrained(

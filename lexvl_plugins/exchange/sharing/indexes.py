@@ -17,7 +17,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import orjson
 import yaml
 
 from lexvl_anserini.data.lines import some
@@ -39,7 +38,7 @@ from lexvl_anserini.engines.index_folder import (
 )
 from lexvl_anserini.engines.lucene.fields import get_reader, list_commit_files
 from lexvl_anserini.ground.errors import ArtefactError, DataError
-from lexvl_anserini.ground.files import PART, new_folder
+from lexvl_anserini.ground.files import PART, new_folder, read_json_value
 from lexvl_anserini.ground.manifest import MANIFEST, PLACES, EncoderRef, Manifest
 from lexvl_anserini.ground.records import VOCABULARY, Measurement
 from lexvl_anserini.ground.registry import CORPORA, ENGINES
@@ -56,12 +55,9 @@ NAMED = frozenset({"irds"})
 
 def read_measures(path: Path) -> list[Measurement]:
     """The values that `lexvl score --format json` printed into a file."""
-    try:
-        rows = orjson.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); expected what lexvl score --format json prints") from error
+    rows = read_json_value(path, "list of values", list, DataError)
     names = set(Measurement._fields) - set(Measurement._field_defaults)
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and names <= row.keys() for row in rows):
+    if not all(isinstance(row, dict) and names <= row.keys() for row in rows):
         raise DataError(f"{path}: expected what lexvl score --format json prints")
     return [Measurement(**{name: row[name] for name in Measurement._fields if name in row}) for row in rows]
 

@@ -19,6 +19,7 @@ from lexvl_anserini.data.corpora.beir import find_beir_files, read_corpus, read_
 from lexvl_anserini.data.dataset import Dataset, choose_direction, load_reference
 from lexvl_anserini.data.topics import read_topics
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.files import parse_json
 from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.records import CorpusRef, Document, Qrel, TeacherScore, Topic
 
@@ -184,7 +185,7 @@ def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         return
     try:
         with lines.open_packed(path) as source:
-            records = lines.parse_json(source.read(), str(path))
+            records = parse_json(source.read(), str(path), mend=True)
     except (OSError, *lines.DAMAGED_GZIP) as problem:
         raise DataError(f"{path}: cannot be read ({problem})") from problem
     if not isinstance(records, list):

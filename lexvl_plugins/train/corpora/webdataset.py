@@ -21,10 +21,11 @@ from typing import NamedTuple
 from lexvl_anserini.data.checks import check_id
 from lexvl_anserini.data.corpora.captioned import Caption, CaptionedImage, view_dataset
 from lexvl_anserini.data.dataset import Dataset, choose_direction
-from lexvl_anserini.data.lines import HIDDEN, PACKED_ARCHIVES, LeftOut, choose_files, parse_json
+from lexvl_anserini.data.lines import HIDDEN, PACKED_ARCHIVES, LeftOut, choose_files
 from lexvl_anserini.data.pictures.archives import Archive, open_archive
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, list_image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.files import parse_json
 from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.records import CorpusRef
 
@@ -144,7 +145,7 @@ def _read_text(archive: Archive, members: Mapping[str, str], left_out: LeftOut) 
             continue
         content, where = archive.read(members[kind]), f"{archive.path}::{members[kind]}"
         try:
-            text = (content.decode("utf-8-sig") if kind == TEXT else parse_json(content, where)[KEY]).strip()
+            text = (content.decode("utf-8-sig") if kind == TEXT else parse_json(content, where, mend=True)[KEY]).strip()
         except UnicodeDecodeError:
             left_out.add("a text that is not UTF-8", where)
         except DataError:

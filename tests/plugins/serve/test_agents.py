@@ -216,6 +216,8 @@ def test_http_is_behind_the_guards_of_the_page(colours) -> None:
     assert colours.request("GET", "/openapi.json")[0] == 404
     status, _, content = colours.request("POST", "/mcp", "not JSON", **accepts)
     assert status == 400 and json.loads(content)["error"]["code"] == -32700
+    status, _, content = colours.request("POST", "/mcp", '{"params": {"name": "a", "name": "b"}}', **accepts)
+    assert status == 400 and b"key 'name' is twice" in content
 
 
 def test_calls_that_would_wait_too_long_are_refused(server, monkeypatch) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -319,6 +320,14 @@ def send_picture(client, content: bytes) -> tuple[int, str]:
 def test_files_that_are_no_pictures_are_refused(client, content, reason) -> None:
     status, answer = send_picture(client, content)
     assert status == 400 and reason in answer
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("twice", ['"text": "red",\n"text": "blue"', '"weights": {"red": 1,\n"red": 2}'])
+def test_a_key_that_is_twice_in_a_request_is_refused(client, twice, encoding) -> None:
+    body = f'{{"index": "colours", {twice}}}'.encode(encoding)
+    found, _, content = client.request("POST", "/api/search", body, content_type="application/json")
+    assert found == 400 and re.search(r"body line 2: key '(text|red)' is twice", json.loads(content)["error"])
 
 
 def test_errors_of_the_protocol_are_one_line_too(client) -> None:

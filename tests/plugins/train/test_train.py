@@ -219,8 +219,11 @@ def test_files_and_changes_that_are_no_recipe(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"demo-vrd: no such recipe; did you mean 'demo-vdr'\?"):
         read_recipe(Path("demo-vrd"))
     assert parse_changes({"optimisation.betas": "[0.8, 0.9]"}) == {"optimisation.betas": [0.8, 0.9]}
-    with pytest.raises(UsageError, match="--set: a value is not YAML"):
+    with pytest.raises(UsageError, match=r"--set optimisation.betas: not YAML"):
         parse_changes({"optimisation.betas": "[0.8"})
+    (path := tmp_path / "twice.yaml").write_text("seed: 1\noptimisation: {steps: 1}\noptimisation: {steps: 2}\n")
+    with pytest.raises(UsageError, match="twice.yaml: not YAML: 'optimisation' is there twice .* line 3"):
+        read_recipe(path)
 
 
 @pytest.mark.parametrize("name", ["demo-dense", "demo-vdr", "photos-dense", "photos-vdr", "lexvl-mini"])
