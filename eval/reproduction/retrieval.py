@@ -11,17 +11,19 @@ Every step leaves finished files as they are, and a finished result, found by wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import wraps
-from itertools import islice
+from hashlib import sha256
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lexvl_anserini.data.corpora.embeddings import find_image_reference
-from lexvl_anserini.data.dataset import Dataset, data_root, load_reference
+from lexvl_anserini.data.dataset import Dataset, load_reference
+from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.encoders.cards import make_direction_option
 from lexvl_anserini.encoders.checkpoints.find import combine_digests, find_checkpoint, find_parts
 from lexvl_anserini.encoders.describing import list_options
@@ -43,7 +45,7 @@ from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 
-from ..analyses.classes.class_sets import load_labelled
+from ..analyses.classes.class_sets import CLASS_SETS, load_labelled
 from ..analyses.classes.classification import (
     VOCABULARY,
     build_word_space,
@@ -64,7 +66,7 @@ from .prepared import (
     RowPart,
     Workplace,
     find_limit,
-    find_objects,
+    find_pairs,
     find_picture,
     find_twin,
     prepare,
@@ -90,35 +92,30 @@ TOLERANCES = {True: 0.003, False: 0.001}
 Make = Callable[[RowPart, Prepared, Workplace], dict[str, Any]]
 
 
-def find_or_make(part: RowPart, place: Workplace, make: Make) -> Finding:
-    """The result of a part, stored or made."""
-    work = prepare(part, place)
-    if work is None:
-        raise CheckpointError(f"{part.label}: no published weights")
-    request = make_request(part, work, place)
-    stored = place.output / "parts" / f"{work.names.run}.json"
-    result = read_json(stored, "result") if stored.is_file() else {}
-    complete = "quantised" in result and {*part.measures} <= {*result.get("values", ())}
-    if not (complete and compare_requests(request, result.get("request") or {})):
-        started = time.perf_counter()
-        with disk_errors(place.output):
-            make_folder(stored.parent)
-        with exclusive(place.output):
-            result = {"request": request, **make(part, work, place)}
-        result["seconds"] = round(time.perf_counter() - started, 1)
-        write_json(stored, result)
-    remark, note = write_remarks(work.weights, place.as_published)
-    remark = ", ".join(filter(None, (remark, f"--limit {place.limit}" if place.limit else "")))
-    model = request["checkpoint_digest"] or ""
-    return Finding(result["values"], TOLERANCES[result["quantised"]], remark, note, model)
-
-
 def keep_values(make: Make) -> Callable[[RowPart, Workplace], Finding]:
     """What measures a part by `make`, or finds the result of an earlier call."""
 
     @wraps(make)
     def measure(part: RowPart, place: Workplace) -> Finding:
-        return find_or_make(part, place, make)
+        work = prepare(part, place)
+        if work is None:
+            raise CheckpointError(f"{part.label}: no published weights")
+        request = make_request(part, work, place)
+        stored = place.output / "parts" / f"{work.names.run}.json"
+        result = read_json(stored, "result") if stored.is_file() else {}
+        complete = "quantised" in result and {*part.measures} <= {*result.get("values", ())}
+        if not (complete and compare_requests(request, result.get("request") or {})):
+            started = time.perf_counter()
+            with disk_errors(place.output):
+                make_folder(stored.parent)
+            with exclusive(place.output):
+                result = {"request": request, **make(part, work, place)}
+            result["seconds"] = round(time.perf_counter() - started, 1)
+            write_json(stored, result)
+        remark, note = write_remarks(work.weights, place.as_published)
+        remark = ", ".join(filter(None, (remark, f"--limit {place.limit}" if place.limit else "")))
+        model = request["checkpoint_digest"] or ""
+        return Finding(result["values"], TOLERANCES[result["quantised"]], remark, note, model)
 
     return measure
 
@@ -126,7 +123,7 @@ def keep_values(make: Make) -> Callable[[RowPart, Workplace], Finding]:
 @keep_values
 def measure_retrieval(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """Encodes, indexes, searches and measures; each step is skipped where it is finished."""
-    dataset = dataset_for(part, work, place)
+    dataset = limit_dataset(load_reference(work.corpus), find_limit(part, place))
     with disk_errors(place.output):
         make_folder(place.output / "runs")
     index = index_part(work, dataset, place)
@@ -152,12 +149,6 @@ def measure_retrieval(part: RowPart, work: Prepared, place: Workplace) -> dict[s
         "run": run.name,
         "sha256": card.sha256,
     }
-
-
-def dataset_for(part: RowPart, work: Prepared, place: Workplace) -> Dataset:
-    """The collection of a part, with as many documents as are encoded."""
-    dataset, limit = load_reference(work.corpus), find_limit(part, place)
-    return limit_dataset(dataset, limit) if limit else dataset
 
 
 def encode_documents(work: Prepared, dataset: Dataset, place: Workplace) -> Path:
@@ -219,8 +210,10 @@ def measure_name(name: str) -> str:
     return str(parse_measure(f"HitRate{name[1:]}" if name.startswith("R@") else name))
 
 
-def limit_dataset(dataset: Dataset, number: int) -> Dataset:
+def limit_dataset(dataset: Dataset, number: int | None) -> Dataset:
     """A part of a dataset: that many documents, relevant ones first, and the topics that have one among them."""
+    if not number:
+        return dataset
     doc_ids = set(islice(dict.fromkeys(qrel.doc_id for qrel in dataset.qrels() if qrel.relevance > 0), number))
     for document in dataset.documents():
         if len(doc_ids) >= number:
@@ -248,13 +241,42 @@ def make_request(part: RowPart, work: Prepared, place: Workplace) -> dict[str, A
         "checkpoint_digest": combine_digests(checkpoint, find_parts(options)),
         "options": options,
         "rerank": work.system.rerank,
-        "data_dir": str(data_root(place.data_dir).resolve()),
+        "inputs": digest_inputs(part, work, place),
         "corpus": work.corpus.name,
-        "split": work.corpus.split,
         "direction": part.task,
         "limit": find_limit(part, place),
         **of_twin,
     }
+
+
+def digest_inputs(part: RowPart, work: Prepared, place: Workplace) -> str:
+    """SHA-256 (hex) of what a part reads besides checkpoints."""
+    key = (part.task, part.data, work.corpus, work.system.item, work.system.text)
+    if key not in place.digests:
+        whole = sha256()
+        with FileDigests() as files:
+            for record, image in read_inputs(part, work, place):
+                content = files.of(image) if isinstance(image, str) else image and image.tobytes()
+                whole.update(repr((record, content)).encode())
+        place.digests[key] = whole.hexdigest()
+    return place.digests[key]
+
+
+def read_inputs(part: RowPart, work: Prepared, place: Workplace) -> Iterator[tuple[Any, Any]]:
+    """The records that a part reads, each with its image, if it has one: a reference or, of some classes, pixels."""
+    if part.task == "weight":
+        yield work.system.text, None if work.system.text else find_image(work)
+    elif part.task == "completeness":
+        yield from ((p, p.image) for p in load_sentence_pairs(find_pairs(part, place), place.data_dir))
+    elif part.data in CLASS_SETS:
+        for split in ("test", "train") if part.task == "linear-probe" else ("test",):
+            found = load_labelled(work.corpus.name, None, place.data_dir, split)
+            yield found.classes, None
+            yield from zip(found.labels.tolist(), found.images, strict=True)
+    else:
+        dataset = load_reference(work.corpus)
+        for record in chain(dataset.documents(), dataset.topics(), dataset.qrels()):
+            yield record, getattr(record, "image", None)
 
 
 # What is measured without a run: sparsity, single weights, the completeness probe, classification of images.
@@ -263,7 +285,7 @@ def make_request(part: RowPart, work: Prepared, place: Workplace) -> dict[str, A
 @keep_values
 def measure_sparsity(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """Mean terms of queries and of documents, and FLOPS, of the stored impacts and of all topics."""
-    dataset = dataset_for(part, work, place)
+    dataset = limit_dataset(load_reference(work.corpus), find_limit(part, place))
     shards = encode_documents(work, dataset, place)
     model = load_part_encoder(work, place, direction=dataset.direction)
     queries = encode_queries(model, dataset.topics(), read_manifest(shards))
@@ -284,7 +306,7 @@ def measure_weights(part: RowPart, work: Prepared, place: Workplace) -> dict[str
 @keep_values
 def measure_completeness(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """The pairs of sentences about an image's objects, and the share whose complete sentence is more similar to it."""
-    pairs = load_sentence_pairs(place.corpora.get(part.data) or find_objects(place), place.data_dir)
+    pairs = load_sentence_pairs(find_pairs(part, place), place.data_dir)
     shown = dict.fromkeys(pair.image for pair in pairs)
     chosen = set(islice(shown, place.limit))
     pairs = [pair for pair in pairs if pair.image in chosen]

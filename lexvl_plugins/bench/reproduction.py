@@ -6,27 +6,24 @@ from typing import Any
 
 from lexvl_eval.reproduction import prepared
 from lexvl_eval.reproduction.prepared import Finding, Need, PartCost, RowPart, Workplace
-from lexvl_eval.reproduction.retrieval import dataset_for, encode_documents, find_or_make
+from lexvl_eval.reproduction.retrieval import encode_documents, keep_values, limit_dataset
 from lexvl_eval.reproduction.sources import SUITE_S
 
+from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError
 from lexvl_plugins.bench.command import Options
 from lexvl_plugins.bench.processes import check_system
 from lexvl_plugins.bench.protocols import measure
 
 
-def measure_latency(part: RowPart, place: Workplace) -> Finding:
-    """Measures the latency of a lexical model and of its dense twin, or finds the result."""
-    return find_or_make(part, place, compare_latency)
-
-
-def compare_latency(part: RowPart, work: prepared.Prepared, place: Workplace) -> dict[str, Any]:
+@keep_values
+def measure_latency(part: RowPart, work: prepared.Prepared, place: Workplace) -> dict[str, Any]:
     """What `lexvl efficiency --protocol` reports of both models over the same documents, on one thread."""
     twin = prepared.find_twin(part)
     dense = prepared.prepare(twin, place) if twin else None
     if dense is None:
         raise CheckpointError(f"{part.label}: no published weights of the dense model")
-    dataset = dataset_for(part, work, place)
+    dataset = limit_dataset(load_reference(work.corpus), prepared.find_limit(part, place))
     shards, dense_shards = encode_documents(work, dataset, place), encode_documents(dense, dataset, place)
     report = measure(Options(protocol=work.system.protocol, shards=shards, dense_shards=dense_shards))
     lexical_row, dense_row = report.rows

@@ -163,7 +163,7 @@ def at_versions_of_this_machine(folder: Path) -> None:
 
 
 # Runs that do not say what was in their index, which the same command makes again.
-MADE_AGAIN = {name for name in RUNS if {"lexvl_anserini.search", "lexvl_anserini.rerank"} & set(MADE[name])}
+MADE_AGAIN = {name for name in RUNS if "lexvl_anserini.fuse" not in MADE[name]}
 
 
 # An index that changed after it was built is another than that of its first shards.
@@ -240,7 +240,7 @@ def test_the_same_command_writes_the_same_run(name: str, place: Path) -> None:
 def test_the_same_command_makes_a_run_again(name: str, place: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "lexvl_anserini"):
         again(name)
-        assert "an older version wrote it, without a digest of what the index held" in caplog.text
+        assert "an older version wrote it, without digests of all that decides it" in caplog.text
         assert_same_run(place / name, FIXTURES / name, encoder_of(name) in EXACT)
         again(name)
     assert "finished already" in caplog.text
