@@ -147,6 +147,8 @@ def same_manifest(found: Path, expected: Path, exact: bool = True) -> None:
         if key == "corpus":
             # 0.1.0 did not note the digest of pictures.
             ours[key].pop("contents", None)
+        for step in ours[key].get("pruning", ()) if key == "layout" else ():
+            step.pop("shards")  # 0.1.0 did not note what was pruned
         if key == "topics_sha256" and not theirs[key]:
             continue  # 0.1.0 noted the digest of files only
         if key == "index":  # without a digest of what it held
@@ -166,16 +168,18 @@ def at_versions_of_this_machine(folder: Path) -> None:
 MADE_AGAIN = {name for name in RUNS if "lexvl_anserini.fuse" not in MADE[name]}
 
 
-# An index that changed after it was built is another than that of its first shards.
-@pytest.mark.parametrize(
-    "name", sorted(name for name in {*MADE} - {"indexes/changed"} - MADE_AGAIN if not name.startswith("training/"))
-)
+# An index that changed after it was built is another than that of its first shards, and pruned shards do not say of
+# which shards they are.
+FOUND = {*MADE} - {"indexes/changed", "impacts/pruned"} - MADE_AGAIN
+
+
+@pytest.mark.parametrize("name", sorted(name for name in FOUND if not name.startswith("training/")))
 def test_the_same_command_finds_it_finished(name: str, place: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = states(place / name)
     with caplog.at_level(logging.INFO, "lexvl_anserini"):
         again(name)
     assert states(place / name) == before
-    assert "prune" in MADE[name][0] or "already" in caplog.text
+    assert "already" in caplog.text
 
 
 @pytest.mark.parametrize("name", SHARDS)
