@@ -167,9 +167,7 @@ def at_versions_of_this_machine(folder: Path) -> None:
 # Runs that do not say what was in their index, which the same command makes again.
 MADE_AGAIN = {name for name in RUNS if "lexvl_anserini.fuse" not in MADE[name]}
 
-
-# An index that changed after it was built is another than that of its first shards, and pruned shards do not say of
-# which shards they are.
+# An index that changed is another than that of its first shards; pruned shards do not say of which shards they are.
 FOUND = {*MADE} - {"indexes/changed", "impacts/pruned"} - MADE_AGAIN
 
 
