@@ -15,13 +15,17 @@ from lexvl_anserini.engines.jvm import set_environment
 from lexvl_anserini.engines.lucene.fields import load_texts
 from lexvl_anserini.engines.resident.choosing import CHOICES, VARIABLE, read_resident_files
 from lexvl_anserini.engines.resident.packing import read_vectors
-from lexvl_anserini.ground.errors import DataError, LexvlError
+from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries import clauses
+from lexvl_anserini.queries.query_vectors import write_queries
+from lexvl_anserini.runs.trec import read_run
+from lexvl_anserini.search import command
 from lexvl_anserini.searching import building
 from lexvl_anserini.searching.search import Cut, Search
 from lexvl_anserini.searching.searcher import Searcher
+from tests.invoking import invoked
 
 TERMS = ["##c", "a", "b", "日本", "😀", "t5", "t6", "t7"]
 HEADS = ["d", "é", "a/b", "z-", "😀"]
@@ -42,6 +46,9 @@ class History:
         self.sources: list[tuple[Path, Contents]] = []
         self.deleted: list[list[str]] = []
         self.index = self.build(self.receive(self.draw(random.choice([1, 6, 20, 45]))))
+        write_queries([ImpactQuery(term, {term: 1}) for term in TERMS], folder / "queries.jsonl")
+        self.search(self.index, "run")
+        self.searched = {**self.documents}
 
     def draw(self, count: int, again: int = 0) -> dict[str, Doc]:
         """New documents, and new versions of some that are there; every key of metadata occurs."""
@@ -135,7 +142,14 @@ class History:
     def compare(self) -> int:
         """Compares all that the index says with that of the one that is built anew; returns how many searches."""
         anew = self.build(self.write(self.documents))
-        self.compare_counts(anew)
+        compare_indexes(self.index, anew)
+        counts = counts_of([document.vector for document in self.documents.values()])
+        assert {name: read_manifest(self.index).counts[name] for name in counts} == counts
+        if self.documents != self.searched:  # then the run of the older state is not finished
+            with pytest.raises(ArtefactError, match="a run of another request"):
+                self.search(self.index, "run")
+        assert self.search(self.index, "run", "--overwrite") == self.search(anew, "anew", "--overwrite")
+        self.searched = {**self.documents}
         assert building.check_index(self.index, [folder for folder, _ in self.sources])["problems"] == 0
         oracle, drawn = Oracle([*self.documents.values()]), [self.draw_search() for _ in range(25)]
         for form in CHOICES:
@@ -150,14 +164,11 @@ class History:
                 self.compare_approximate(changed, oracle)
         return len(CHOICES) * len(drawn)
 
-    def compare_counts(self, anew: Path) -> None:
-        now, wanted = read_report(self.index), read_report(anew)
-        counts = counts_of([document.vector for document in self.documents.values()])
-        assert {name: read_manifest(self.index).counts[name] for name in counts} == counts
-        for name in (*counts, "impacts", "longest_lists", "fields"):
-            assert now[name] == wanted[name], name
-        ours, theirs = map(read_vectors, (self.index, anew))
-        assert (ours.ids, ours.terms, (ours.impacts != theirs.impacts).nnz) == (theirs.ids, theirs.terms, 0)
+    def search(self, index: Path, run: str, *options: str) -> Sequence[Any]:
+        """Writes a run as the command does, unless it is finished; returns its lines."""
+        topics, output = self.folder / "queries.jsonl", self.folder / run
+        invoked(command, "--index", index, "--topics", topics, "--output", output, "--hits", 99, *options)
+        return [*read_run(output)]
 
     def compare_documents(self, changed: Searcher, expected: Searcher) -> None:
         """Bounds, and of some documents the impacts, vectors and texts."""
@@ -219,6 +230,15 @@ class History:
         yield {"first_terms": 1, "candidates": self.random.choice([1, 5, 50])}
         if self.options.get("term_vectors"):
             yield {"feedback": 2, "feedback_terms": 3, "remove_query": True}
+
+
+def compare_indexes(index: Path, anew: Path) -> None:
+    """Compares counts, bounds and vectors of an index that changed with those of the one that is built anew."""
+    now, wanted = read_report(index), read_report(anew)
+    for name in ("documents", "empty", "postings", "max_impact", "impacts", "longest_lists", "fields"):
+        assert now[name] == wanted[name], name
+    ours, theirs = map(read_vectors, (index, anew))
+    assert (ours.ids, ours.terms, (ours.impacts != theirs.impacts).nnz) == (theirs.ids, theirs.terms, 0)
 
 
 def answer(searcher: Searcher, query: Any, hits: int, settings: Mapping[str, Any]) -> Any:

@@ -111,17 +111,6 @@ def sync_to(out: IO[bytes]) -> None:
     os.fsync(out.fileno())
 
 
-def reserve(out: BinaryIO, size: int) -> None:
-    """Reserves space for a file of `size` bytes, where the system can: a full disk raises OSError at once."""
-    try:
-        os.posix_fallocate(out.fileno(), 0, size)
-    except AttributeError:  # macOS
-        return
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-            raise
-
-
 def sync_tree(folder: Path) -> None:
     """Makes everything below a folder survive a power cut: contents of files, and names."""
     for entry in folder.iterdir():
@@ -174,15 +163,11 @@ def follow_link(path: Path) -> Path:
 
 def name_part(path: Path) -> Path:
     """The name of a file or folder while it is written, on the disk where it will be."""
-    return _name_beside(path, PART)
+    return name_beside(path, PART)
 
 
-def find_room(path: Path) -> Path:
-    """The folder beside an output for what is needed until the output is whole; a killed process leaves it behind."""
-    return _name_beside(path, ROOM)
-
-
-def _name_beside(path: Path, suffix: str) -> Path:
+def name_beside(path: Path, suffix: str) -> Path:
+    """The name beside an output of what is needed while it is written; a killed process leaves it behind."""
     path = follow_link(path)
     return path.with_name(path.name + suffix)
 
@@ -226,7 +211,7 @@ def _claim(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
         make_folder(part.parent)
         handle = _hold_lock(part, path, folder)
     try:
-        old = _name_beside(path, OLD)
+        old = name_beside(path, OLD)
         if old.exists() and not path.exists():  # a killed process left it between two renames
             publish(old, path)
         yield part, handle
@@ -340,7 +325,7 @@ def clear_remains(path: Path) -> None:
     Where names cannot be swapped, a process that is killed while it replaces a folder leaves it under its older name;
     it gets its name back.
     """
-    part, old = name_part(path), _name_beside(path, OLD)
+    part, old = name_part(path), name_beside(path, OLD)
     if not part.exists() and not old.exists():
         return
     with suppress(ArtefactError), sole_writer(path, folder=old.exists() or part.is_dir()):
@@ -349,7 +334,7 @@ def clear_remains(path: Path) -> None:
 
 def _replace(part: Path, folder: Path) -> None:
     """Renames `part` to `folder`; where the system supports it, a complete folder has the name at every moment."""
-    folder, old = follow_link(folder), _name_beside(folder, OLD)
+    folder, old = follow_link(folder), name_beside(folder, OLD)
     _remove(old)
     if not folder.exists():
         publish(part, folder)

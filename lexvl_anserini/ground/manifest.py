@@ -318,7 +318,8 @@ class RunManifest(ManifestFile):
         data_dir: the folder of that dataset, None for the default.
         encoder, quantiser: of the index, with what the command changed.
         index: the name of its folder, "@" and the first digits of a digest of what it held, and of a run that was
-            scored again "+" and those of the SHA-256 of that run; older manifests have the name alone.
+            scored again "+" and those of the SHA-256 of that run; of several encoders "@" and those of a digest of
+            them and of their corpora. Older manifests have the name alone.
         topics_sha256: of a topics or queries file, or of a dataset's topics; empty for the latter in older manifests.
             If the file names pictures: its own, "+", and one that has their bytes, which older manifests lack.
         efficiency: figures of the search that made it, for tables (ms_per_query, index_bytes, ...).

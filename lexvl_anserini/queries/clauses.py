@@ -24,7 +24,7 @@ Scores are exact as those of encoded queries are: the sum over terms of weight x
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from itertools import accumulate
 from math import isfinite
@@ -212,18 +212,6 @@ def fold(
     if isinstance(clause, Boost | Unscored):
         return scaled(clause, value(clause.clause))
     return leaf(clause)
-
-
-def replace_leaves(clause: Clause, leaf: Callable[[Clause], Clause]) -> Clause:
-    """The tree with another clause in the place of each leaf."""
-    return fold(
-        clause,
-        leaf,
-        all_of=lambda required, optional: All(tuple(required), tuple(optional)),
-        any_of=lambda clauses: AnyOf(tuple(clauses)),
-        negated=lambda _, below: Not(below),
-        scaled=lambda above, below: replace(above, clause=below),
-    )
 
 
 def check_tree(clause: Clause) -> None:

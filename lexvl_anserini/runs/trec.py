@@ -38,7 +38,7 @@ SMALLEST_MAGNITUDE = 1e-3
 def is_finished(output: Path, planned: RunManifest, overwrite: bool) -> bool:
     """True if the run is there and the same request made it; False if it may be written.
 
-    A run of an older version, which does not say what its index held, is made again.
+    A run of an older version, which does not say what its index held or what its topics show, is made again.
     """
     if output.is_dir():
         raise UsageError(f"{output}: a folder; --output names the run's file, for example {output / 'run.trec'}")
@@ -48,17 +48,10 @@ def is_finished(output: Path, planned: RunManifest, overwrite: bool) -> bool:
         manifest = read_run_manifest(output)
     if manifest is None:
         raise ArtefactError(f"{output}: exists without {name_manifest(output).name}; --overwrite replaces it")
-    request, earlier = planned.request(), manifest.request()
-    older = ""
-    if planned.topics_sha256 and not manifest.topics_sha256:
-        older = "without a digest of its topics"
-    elif planned.topics_sha256.startswith(f"{manifest.topics_sha256}+"):
-        older = "whose digest does not cover the pictures of its topics"
-    if older:
-        log.info("%s: an older version wrote it, %s", output, older)
-        del request["topics_sha256"], earlier["topics_sha256"]
-    if unknown := manifest.index != planned.index and manifest.index == planned.index_name:
-        del request["index"], earlier["index"]
+    texts_alone = planned.topics_sha256.startswith(f"{manifest.topics_sha256}+")
+    older = {"index": manifest.index == planned.index_name, "topics_sha256": texts_alone or not manifest.topics_sha256}
+    unknown = {name for name, is_so in older.items() if is_so and getattr(planned, name) != getattr(manifest, name)}
+    request, earlier = ({k: v for k, v in m.request().items() if k not in unknown} for m in (planned, manifest))
     return claim(output, "a run", request, earlier, overwrite) is Claim.DONE and not unknown
 
 
@@ -70,7 +63,7 @@ def ensure_run(output: Path, planned: RunManifest, overwrite: bool, write: Calla
 
     def make() -> RunManifest:
         if output.exists() and not overwrite:
-            log.info("%s: an older version wrote it, without a digest of what the index held; making it again", output)
+            log.info("%s: an older version wrote it, without digests of all that decides it; making it again", output)
         return write()
 
     return ensure(output, lambda: read_run_manifest(output) if is_finished(output, planned, overwrite) else None, make)

@@ -21,6 +21,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.topics import read_topics
@@ -246,8 +248,12 @@ def plan_hybrid(
         options["shards"] = [
             folder and f"{folder.name}@{compute_sha256(folder / MANIFEST)[:NAMED]}" for folder in shards
         ]
-    names = [expect_run_manifest(path).encoder.name for path in runs]
-    return replace(shared, encoder=EncoderRef(name="+".join(names), options=options))
+    # Equal runs may be of other encoders and of other documents, whose vectors decide the scores.
+    scored = [expect_run_manifest(path) for path in runs]
+    content = [[run.encoder.without_places(), run.corpus.digest, run.corpus.contents] for run in scored]
+    index = f"@{sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()[:NAMED]}"
+    encoder = EncoderRef(name="+".join(run.encoder.name for run in scored), options=options)
+    return replace(shared, encoder=encoder, index=index)
 
 
 def rerank_lists(

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini.encoders.families.bm25 import BM25Settings
-from lexvl_anserini.ground.claims import ensure
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import (
@@ -47,7 +46,7 @@ from lexvl_anserini.ground.records import NO_METADATA, ImpactDocument, Quantiser
 from lexvl_anserini.shards.layout import (
     Layout,
     Shard,
-    find_finished_shards,
+    ensure_shards,
     merge_corpora,
     source_digest,
     write_shard,
@@ -151,15 +150,12 @@ def join_fields(
         earlier = {field.name: [dict(field.quantiser), field.vocabulary_digest] for field in impacts}
         return {FIELDS: there.layout.get(FIELDS), "sides": earlier}
 
-    def find() -> Manifest | None:
-        return find_finished_shards(output, {FIELDS: noted, "sides": sides}, describe, overwrite)
-
     def write() -> Manifest:
         cut = Counts(clipped=0, dropped=0)
         sources = [open_field(name, fields[name], manifest, analysis, cut) for name, manifest in manifests.items()]
         return write_joined(sources, noted, output, cut, progress)
 
-    return ensure(output, find, write, folder=True)
+    return ensure_shards(output, {FIELDS: noted, "sides": sides}, describe, overwrite, write)
 
 
 def open_field(name: str, folder: Path, manifest: Manifest, analysis: Analysis, cut: Counts) -> FieldSource:

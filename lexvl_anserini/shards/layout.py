@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import orjson
 
-from lexvl_anserini.ground.claims import Claim, claim, compare_requests
+from lexvl_anserini.ground.claims import Claim, claim, compare_requests, ensure
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import clear_remains, compute_sha256, open_gzip, sync_to
 from lexvl_anserini.ground.manifest import (
@@ -233,14 +233,22 @@ def write_shards(
     return manifest
 
 
-def find_finished_shards(
-    output: Path, request: Mapping[str, Any], describe: Callable[[Manifest], Mapping[str, Any]], overwrite: bool
-) -> Manifest | None:
-    """The manifest of shards that are finished as requested, which `describe` finds in it; None if they are not."""
-    clear_remains(output)
-    there = read_manifest(output) if output.exists() else None
-    decision = claim(output, "shards", request, None if there is None else describe(there), overwrite)
-    return there if decision is Claim.DONE else None
+def ensure_shards(
+    output: Path,
+    request: Mapping[str, Any],
+    describe: Callable[[Manifest], Mapping[str, Any]],
+    overwrite: bool,
+    write: Callable[[], Manifest],
+) -> Manifest:
+    """The manifest of shards that `write` makes, unless they are there; `describe` finds their request in it."""
+
+    def find() -> Manifest | None:
+        clear_remains(output)
+        there = read_manifest(output) if output.exists() else None
+        decision = claim(output, "shards", request, None if there is None else describe(there), overwrite)
+        return there if decision is Claim.DONE else None
+
+    return ensure(output, find, write, folder=True)
 
 
 def sum_counts(shards: Sequence[Counts]) -> Counts:

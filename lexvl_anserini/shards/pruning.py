@@ -18,13 +18,12 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.lines import log_unknown, parse_object, read_lines
-from lexvl_anserini.ground.claims import ensure
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import compute_sha256, new_folder
 from lexvl_anserini.ground.manifest import LayoutEntry, Manifest, ShardRecord, expect_lexical, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Vocabulary, heaviest
-from lexvl_anserini.shards.layout import find_finished_shards, shard_stream, write_shards
+from lexvl_anserini.shards.layout import ensure_shards, shard_stream, source_digest, write_shards
 from lexvl_anserini.shards.reading import check_shards, read_counted_impacts, read_impacts, read_vocabulary
 
 log = logging.getLogger(__name__)
@@ -119,10 +118,10 @@ def prune_shards(
     """Writes shards with fewer postings: the same documents, formats, texts and metadata; all of them or none."""
     manifest = read_manifest(shards)
     expect_lexical(shards, manifest.kind, "only impacts are pruned")
-    done = [*manifest.layout.get("pruning", ()), pruning.to_json()]
+    done = [*manifest.layout.get("pruning", ()), {**pruning.to_json(), "shards": source_digest(manifest)}]
     request = replace(manifest, layout=LayoutEntry({**manifest.layout, "pruning": done}))
-    find = partial(find_finished_shards, output, request.request(), Manifest.request, overwrite)
-    return ensure(output, find, partial(write_pruned, shards, output, request, pruning, progress), folder=True)
+    write = partial(write_pruned, shards, output, request, pruning, progress)
+    return ensure_shards(output, request.request(), Manifest.request, overwrite, write)
 
 
 def write_pruned(shards: Path, output: Path, request: Manifest, pruning: Pruning, progress: Progress) -> Manifest:

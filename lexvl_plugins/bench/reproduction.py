@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError
 from lexvl_plugins.bench.command import Options
 from lexvl_plugins.bench.processes import check_system
 from lexvl_plugins.bench.protocols import measure
 from lexvl_plugins.papers import prepared
 from lexvl_plugins.papers.prepared import Finding, Need, PartCost, RowPart, Workplace
-from lexvl_plugins.papers.retrieval import dataset_for, encode_documents, keep_values
+from lexvl_plugins.papers.retrieval import encode_documents, keep_values, limit_dataset
 from lexvl_plugins.papers.sources import SUITE_S
 
 
@@ -21,7 +22,7 @@ def measure_latency(part: RowPart, work: prepared.Prepared, place: Workplace) ->
     dense = prepared.prepare(twin, place) if twin else None
     if dense is None:
         raise CheckpointError(f"{part.label}: no published weights of the dense model")
-    dataset = dataset_for(part, work, place)
+    dataset = limit_dataset(load_reference(work.corpus), prepared.find_limit(part, place))
     shards, dense_shards = encode_documents(work, dataset, place), encode_documents(dense, dataset, place)
     report = measure(Options(protocol=work.system.protocol, shards=shards, dense_shards=dense_shards))
     lexical_row, dense_row = report.rows

@@ -39,7 +39,7 @@ from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.writing import IndexOptions, read_source_manifest
 from lexvl_anserini.engines.verifying import link_file
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import find_room, read_json, write_json
+from lexvl_anserini.ground.files import ROOM, name_beside, read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
@@ -77,7 +77,7 @@ def build_partitions(
     if "parts" in manifest.corpus:
         refuse_common_ids(sources, manifests)
     # Where partitions wait until all are there: beside the index; in storage, where nothing is renamed, in it.
-    staging = index if find_url(index) else find_room(index)
+    staging = index if find_url(index) else name_beside(index, ROOM)
     # Names the documents of all partitions together, and the greatest impact that their queries are made for.
     digest = sha256(orjson.dumps([[*map(source_digest, manifests)], manifest.counts.max_impact])).hexdigest()
     make_place(staging)

@@ -18,9 +18,8 @@ from scipy import sparse
 from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.data.lines import choose_files, get_plain_suffix, read_entries, remove_packing
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.files import clear_remains, compute_sha256, new_folder, refuse_inside
+from lexvl_anserini.ground.files import compute_sha256, new_folder, refuse_inside
 from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.manifest import (
     NO_ENCODER,
@@ -30,12 +29,11 @@ from lexvl_anserini.ground.manifest import (
     LayoutEntry,
     Manifest,
     ShardRecord,
-    read_manifest,
 )
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import Vocabulary
-from lexvl_anserini.shards.layout import Layout, Shard, write_shard, write_shards
+from lexvl_anserini.shards.layout import Layout, Shard, ensure_shards, write_shard, write_shards
 from lexvl_anserini.shards.reading import check_distinct, read_ids
 from lexvl_plugins.exchange.ciff_reading import CiffVectors
 from lexvl_plugins.exchange.vectors import JSON_LINES, JsonVectors, MatrixVectors
@@ -146,18 +144,8 @@ def import_file(
     elif settings.ids or settings.vocabulary:
         raise UsageError(f"{source}: --ids and --vocabulary are for matrices ({', '.join(MATRICES)})")
     request = settings.make_request(source.name, compute_digest(source))
-    find, write = partial(_read_finished, output, request, overwrite), partial(_write_shards, output, request, reader)
-    return ensure(output, find, lambda: write(settings, progress), folder=True)
-
-
-def _read_finished(output: Path, request: Manifest, overwrite: bool) -> Manifest | None:
-    """Returns the manifest of shards that are finished as requested; None if they are to be written."""
-    clear_remains(output)
-    if not output.exists():
-        return None
-    manifest = read_manifest(output)
-    decision = claim(output, "shards", _select_compared(request), _select_compared(manifest), overwrite)
-    return manifest if decision is Claim.DONE else None
+    write = partial(_write_shards, output, request, reader, settings, progress)
+    return ensure_shards(output, _select_compared(request), _select_compared, overwrite, write)
 
 
 def _select_compared(manifest: Manifest) -> dict[str, Any]:

@@ -154,6 +154,7 @@ class Workplace:
     batch_size: int = 32
     overwrite: bool = False
     bars: Bars = lambda what, total, unit: nullcontext(silent)
+    digests: dict[Any, str] = field(default_factory=dict, compare=False)  # of what parts read, once for each command
 
 
 # Options of queries alone: one index serves all their values.
@@ -380,9 +381,9 @@ def list_weight_needs(part: RowPart, place: Workplace) -> list[Need]:
 OBJECTS = ("coco/annotations/instances_train2017.json", "coco/train2017")
 
 
-def find_objects(place: Workplace) -> str:
-    """COCO's annotations of objects and its images, as the completeness probe reads them."""
-    return ",".join(str(data_root(place.data_dir) / name) for name in OBJECTS)
+def find_pairs(part: RowPart, place: Workplace) -> str:
+    """What the completeness probe reads: the user's corpus, or COCO's annotations of objects and its images."""
+    return place.corpora.get(part.data) or ",".join(str(data_root(place.data_dir) / name) for name in OBJECTS)
 
 
 def list_completeness_needs(part: RowPart, place: Workplace) -> list[Need]:
@@ -391,7 +392,7 @@ def list_completeness_needs(part: RowPart, place: Workplace) -> list[Need]:
     if source:
         # A dataset of captions is found, or not, when it is read.
         return [*list_needed_weights(part, place), Need("data", source, True, f"--corpus {part.data}")]
-    here = all(expand_path(name).exists() for name in find_objects(place).split(","))
+    here = all(expand_path(name).exists() for name in find_pairs(part, place).split(","))
     origin = "cocodataset.org: annotations_trainval2017.zip and train2017.zip"
     return [*list_needed_weights(part, place), Need("data", ", ".join(OBJECTS), here, origin)]
 

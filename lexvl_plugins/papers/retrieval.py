@@ -11,15 +11,16 @@ Every step leaves finished files as they are, and a finished result, found by wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import wraps
-from itertools import islice
+from hashlib import sha256
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from lexvl_eval.analyses.classes.class_sets import load_labelled
+from lexvl_eval.analyses.classes.class_sets import CLASS_SETS, load_labelled
 from lexvl_eval.analyses.classes.classification import (
     VOCABULARY,
     build_word_space,
@@ -35,7 +36,8 @@ from lexvl_eval.measures.measure_runs import measure_runs
 from lexvl_eval.measures.metrics import means, parse_measure
 
 from lexvl_anserini.data.corpora.embeddings import find_image_reference
-from lexvl_anserini.data.dataset import Dataset, data_root, load_reference
+from lexvl_anserini.data.dataset import Dataset, load_reference
+from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.encoders.cards import make_direction_option
 from lexvl_anserini.encoders.checkpoints.find import combine_digests, find_checkpoint, find_parts
 from lexvl_anserini.encoders.describing import list_options
@@ -64,7 +66,7 @@ from .prepared import (
     RowPart,
     Workplace,
     find_limit,
-    find_objects,
+    find_pairs,
     find_picture,
     find_twin,
     prepare,
@@ -121,7 +123,7 @@ def keep_values(make: Make) -> Callable[[RowPart, Workplace], Finding]:
 @keep_values
 def measure_retrieval(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """Encodes, indexes, searches and measures; each step is skipped where it is finished."""
-    dataset = dataset_for(part, work, place)
+    dataset = limit_dataset(load_reference(work.corpus), find_limit(part, place))
     with disk_errors(place.output):
         make_folder(place.output / "runs")
     index = index_part(work, dataset, place)
@@ -147,12 +149,6 @@ def measure_retrieval(part: RowPart, work: Prepared, place: Workplace) -> dict[s
         "run": run.name,
         "sha256": card.sha256,
     }
-
-
-def dataset_for(part: RowPart, work: Prepared, place: Workplace) -> Dataset:
-    """The collection of a part, with as many documents as are encoded."""
-    dataset, limit = load_reference(work.corpus), find_limit(part, place)
-    return limit_dataset(dataset, limit) if limit else dataset
 
 
 def encode_documents(work: Prepared, dataset: Dataset, place: Workplace) -> Path:
@@ -214,8 +210,10 @@ def measure_name(name: str) -> str:
     return str(parse_measure(f"HitRate{name[1:]}" if name.startswith("R@") else name))
 
 
-def limit_dataset(dataset: Dataset, number: int) -> Dataset:
+def limit_dataset(dataset: Dataset, number: int | None) -> Dataset:
     """A part of a dataset: that many documents, relevant ones first, and the topics that have one among them."""
+    if not number:
+        return dataset
     doc_ids = set(islice(dict.fromkeys(qrel.doc_id for qrel in dataset.qrels() if qrel.relevance > 0), number))
     for document in dataset.documents():
         if len(doc_ids) >= number:
@@ -243,13 +241,42 @@ def make_request(part: RowPart, work: Prepared, place: Workplace) -> dict[str, A
         "checkpoint_digest": combine_digests(checkpoint, find_parts(options)),
         "options": options,
         "rerank": work.system.rerank,
-        "data_dir": str(data_root(place.data_dir).resolve()),
+        "inputs": digest_inputs(part, work, place),
         "corpus": work.corpus.name,
-        "split": work.corpus.split,
         "direction": part.task,
         "limit": find_limit(part, place),
         **of_twin,
     }
+
+
+def digest_inputs(part: RowPart, work: Prepared, place: Workplace) -> str:
+    """SHA-256 (hex) of what a part reads besides checkpoints."""
+    key = (part.task, part.data, work.corpus, work.system.item, work.system.text)
+    if key not in place.digests:
+        whole = sha256()
+        with FileDigests() as files:
+            for record, image in read_inputs(part, work, place):
+                content = files.of(image) if isinstance(image, str) else image and image.tobytes()
+                whole.update(repr((record, content)).encode())
+        place.digests[key] = whole.hexdigest()
+    return place.digests[key]
+
+
+def read_inputs(part: RowPart, work: Prepared, place: Workplace) -> Iterator[tuple[Any, Any]]:
+    """The records that a part reads, each with its image, if it has one: a reference or, of some classes, pixels."""
+    if part.task == "weight":
+        yield work.system.text, None if work.system.text else find_image(work)
+    elif part.task == "completeness":
+        yield from ((p, p.image) for p in load_sentence_pairs(find_pairs(part, place), place.data_dir))
+    elif part.data in CLASS_SETS:
+        for split in ("test", "train") if part.task == "linear-probe" else ("test",):
+            found = load_labelled(work.corpus.name, None, place.data_dir, split)
+            yield found.classes, None
+            yield from zip(found.labels.tolist(), found.images, strict=True)
+    else:
+        dataset = load_reference(work.corpus)
+        for record in chain(dataset.documents(), dataset.topics(), dataset.qrels()):
+            yield record, getattr(record, "image", None)
 
 
 # What is measured without a run: sparsity, single weights, the completeness probe, classification of images.
@@ -258,7 +285,7 @@ def make_request(part: RowPart, work: Prepared, place: Workplace) -> dict[str, A
 @keep_values
 def measure_sparsity(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """Mean terms of queries and of documents, and FLOPS, of the stored impacts and of all topics."""
-    dataset = dataset_for(part, work, place)
+    dataset = limit_dataset(load_reference(work.corpus), find_limit(part, place))
     shards = encode_documents(work, dataset, place)
     model = load_part_encoder(work, place, direction=dataset.direction)
     queries = encode_queries(model, dataset.topics(), read_manifest(shards))
@@ -279,7 +306,7 @@ def measure_weights(part: RowPart, work: Prepared, place: Workplace) -> dict[str
 @keep_values
 def measure_completeness(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """The pairs of sentences about an image's objects, and the share whose complete sentence is more similar to it."""
-    pairs = load_sentence_pairs(place.corpora.get(part.data) or find_objects(place), place.data_dir)
+    pairs = load_sentence_pairs(find_pairs(part, place), place.data_dir)
     shown = dict.fromkeys(pair.image for pair in pairs)
     chosen = set(islice(shown, place.limit))
     pairs = [pair for pair in pairs if pair.image in chosen]

@@ -84,7 +84,14 @@ def reweigh(clause: clauses.Clause, weights: Mapping[str, int]) -> clauses.Claus
             return clauses.Impacts(change_weights(clause.vector, weights))
         return clause
 
-    return clauses.replace_leaves(clause, replace_leaf)
+    return clauses.fold(
+        clause,
+        replace_leaf,
+        all_of=lambda required, optional: clauses.All(tuple(required), tuple(optional)),
+        any_of=lambda below: clauses.AnyOf(tuple(below)),
+        negated=lambda _, below: clauses.Not(below),
+        scaled=lambda above, below: replace(above, clause=below),
+    )
 
 
 def change_weights(vector: Mapping[str, int], weights: Mapping[str, int]) -> dict[str, int]:

@@ -21,10 +21,6 @@ from lexvl_anserini.ground.records import Document, Topic
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 
-def with_texts(texts, vectors):
-    return [Embedded(text, vector) for text, vector in zip(texts, vectors, strict=True)]
-
-
 # ---- golden: D2S
 
 
@@ -93,10 +89,6 @@ def test_the_published_evaluation_from_embeddings(shared, tiny, d2s_corpus):
 
 
 # ---- golden: Joint
-
-
-def load_joint(shared, tiny, file, **options):
-    return load_encoder("joint", str(shared / "golden/joint" / file), tokenizer=tiny, device="cpu", **options)
 
 
 @pytest.mark.shared
@@ -227,7 +219,8 @@ def test_live_features_are_those_of_the_dense_encoder(shared, tiny, texts, famil
     np.testing.assert_allclose(found[1], live.document.weights(images[:1]).toarray()[0], atol=1e-4)
     assert live.query.read_topic(Topic("q", text="a man")) == "a man"
     masked = load_d2s(shared, tiny, text="masked", **options).query.weights(texts).toarray()
-    expected = load_d2s(shared, tiny, text="masked").query.weights(with_texts(texts, dense.query.vectors(texts)))
+    embedded = [Embedded(text, vector) for text, vector in zip(texts, dense.query.vectors(texts), strict=True)]
+    expected = load_d2s(shared, tiny, text="masked").query.weights(embedded)
     np.testing.assert_allclose(masked, expected.toarray(), atol=1e-4)
 
 
@@ -247,8 +240,9 @@ def test_live_states_of_joint(shared, tiny, texts, tmp_path):
     np.testing.assert_allclose(found, stored.query.weights(arrays["text_cls_hidden"]).toarray(), atol=1e-4)
     found = live.document.weights(images).toarray()
     np.testing.assert_allclose(found, stored.document.weights(arrays["image_cls_hidden"]).toarray(), atol=1e-4)
+    places = {"tokenizer": tiny, "backbone_checkpoint": str(backbone)}
     with pytest.raises(CheckpointError, match="its vectors have 32 numbers, the head reads 24"):
-        load_joint(shared, tiny, "proj_model_blip.pt", backbone_checkpoint=str(backbone), head_width=16)
+        load_encoder("joint", str(shared / "golden/joint/proj_model_blip.pt"), device="cpu", head_width=16, **places)
 
 
 def _meta(shared):

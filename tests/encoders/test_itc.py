@@ -39,10 +39,6 @@ def load_lavis(shared, family, **options):
     return load_encoder(family, str(path), tokenizer=str(tokenizer), **{**TINY, **options})
 
 
-def pictures(shared, about):
-    return [str(shared / "golden/common/images" / name) for name in about["images"]]
-
-
 @pytest.mark.shared
 def test_states_captions_and_pixels_of_lavis(shared, lavis):
     family, folder, about, arrays = lavis
@@ -50,7 +46,8 @@ def test_states_captions_and_pixels_of_lavis(shared, lavis):
     assert [clean_caption(text) for text in about["raw_texts"]] == about["cleaned_texts"]
     rows = [list(ids[mask == 1]) for ids, mask in zip(arrays["input_ids_35"], arrays["attention_mask_35"], strict=True)]
     assert model.query.items.reader([clean_caption(text) for text in about["raw_texts"]]) == rows
-    for batch in model.document.items.batches(pictures(shared, about), 5):
+    images = [str(shared / "golden/common/images" / name) for name in about["images"]]
+    for batch in model.document.items.batches(images, 5):
         # Resizing may round half a grey level the other way.
         np.testing.assert_allclose(batch.inputs[0].numpy(), arrays["pixel_values_48"], atol=1 / 255 / 0.26)
     loaded = load_itc(find_checkpoint(str(folder / FILES[family])), torch.device("cpu"), head_width=16)

@@ -96,14 +96,10 @@ def by_definition(features, masked, matrix, bias, activation, pool):
     return torch.stack(rows)
 
 
-def largest_two(rows):
-    return rows.topk(min(2, len(rows)), dim=0).values.mean(dim=0)
-
-
 POOLED = {
     "max": (pool_max, lambda rows: rows.amax(dim=0)),
     "sum": (pool_sum, lambda rows: rows.sum(dim=0)),
-    "mean of 2": (partial(pool_top_mean, n=2), largest_two),
+    "mean of 2": (partial(pool_top_mean, n=2), lambda rows: rows.topk(min(2, len(rows)), dim=0).values.mean(dim=0)),
 }
 
 

@@ -226,6 +226,8 @@ def test_equal_bytes_of_another_vocabulary_are_another_index(tmp_path):
         index = build_index(tmp_path / terms[0], tmp_path / terms[0] / "index").path
         names.add(name_content(index, read_manifest(index)))
     assert len(names) == 2
+    with pytest.raises(ArtefactError, match="not as the other shards .vocabulary.digest: "):
+        append_index(index, tmp_path / TERMS[0])
 
 
 def test_an_index_made_of_a_changed_one_changed_too(tmp_path, index):

@@ -24,10 +24,6 @@ def expected() -> dict:
     return json.loads((GOLDEN / "metrics.json").read_text())
 
 
-def image_and_caption_pairs() -> list[tuple[str, str]]:
-    return [(str(caption // CAPTIONS), str(caption)) for caption in range(IMAGES * CAPTIONS)]
-
-
 def ranked(scores: np.ndarray) -> list[ScoredDoc]:
     """Every pair of one score matrix [topics, documents]; no ranks, so the scores decide."""
     return [
@@ -39,7 +35,7 @@ def ranked(scores: np.ndarray) -> list[ScoredDoc]:
 
 def measured(direction: str, measures: list[str], ties: str = "rank") -> dict[str, float]:
     scores = np.load(GOLDEN / "scores.npz")["scores_image_x_caption"]
-    pairs = image_and_caption_pairs()
+    pairs = [(str(caption // CAPTIONS), str(caption)) for caption in range(IMAGES * CAPTIONS)]
     images_ask = direction == "image-to-text"
     qrels = [Qrel(*(pair if images_ask else pair[::-1]), 1) for pair in pairs]
     return means(evaluate(ranked(scores if images_ask else scores.T), qrels, measures, ties=ties))

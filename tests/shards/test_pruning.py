@@ -90,7 +90,7 @@ def test_finished_and_other_outputs(tmp_path: Path) -> None:
     arguments[:3] = [str(tmp_path / "less"), "--output", str(tmp_path / "least")]
     invoke("--least-impact", "3")
     steps = read_manifest(tmp_path / "least").layout["pruning"]
-    assert [set(step) for step in steps] == [{"without_terms"}, {"least_impact"}]
+    assert [set(step) for step in steps] == [{"without_terms", "shards"}, {"least_impact", "shards"}]
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)), max_size=8), st.integers(1, 4))

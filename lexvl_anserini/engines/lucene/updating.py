@@ -61,7 +61,7 @@ from lexvl_anserini.ground.files import PART, sole_writer
 from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest, write_manifest
 from lexvl_anserini.ground.progress import Progress, make_batches, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactDocument, ImpactQuery
-from lexvl_anserini.shards.layout import combine_manifests, source_digest
+from lexvl_anserini.shards.layout import check_same_meaning, combine_manifests, source_digest
 from lexvl_anserini.shards.reading import expect_counts, read_impacts, read_vocabulary
 
 log = logging.getLogger(__name__)
@@ -124,7 +124,9 @@ def append(
     With `replacing`, shards that the index holds already restore their documents that were deleted or replaced.
     """
     jvm.start()
-    read_source_manifest(index)  # refuses what cannot be searched exactly
+    before = read_source_manifest(index)  # refuses what cannot be searched exactly
+    for source in sources:  # equal bytes of shards may be of other terms
+        check_same_meaning(before, read_source_manifest(source), source)
     if _new(index, sources, replacing):
         with sole_writer(index, folder=True):
             unchanged = Unchanged(sources)

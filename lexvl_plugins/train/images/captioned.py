@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,7 +12,7 @@ from hashlib import sha256
 from itertools import islice
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 import orjson
@@ -25,7 +27,7 @@ from lexvl_anserini.encoders.parts.features import Embedded
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.files import atomic_write, disk_errors, reserve
+from lexvl_anserini.ground.files import atomic_write, disk_errors
 from lexvl_plugins.train.common.tower_pair import ImageBatch, StateStore, TextStore, TrainingBatch, split_positions
 from lexvl_plugins.train.objectives.family_losses import compute_mask_probability
 from lexvl_plugins.train.recipe import Augmentation, Recipe
@@ -230,6 +232,17 @@ log = logging.getLogger(__name__)
 
 # Images, and texts, of one forward pass of a frozen network.
 IMAGES, TEXTS = PIECE, 64
+
+
+def reserve(out: BinaryIO, size: int) -> None:
+    """Reserves space for a file of `size` bytes, where the system can: a full disk raises OSError at once."""
+    try:
+        os.posix_fallocate(out.fileno(), 0, size)
+    except AttributeError:  # macOS
+        return
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
 
 
 @dataclass(frozen=True)

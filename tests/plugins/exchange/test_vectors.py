@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,20 @@ from scipy import sparse
 from shard_folders import read_all, write_shards
 
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.fuse import command as fuse
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
-from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.manifest import RunManifest, read_manifest
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.queries.query_source import TopicSource
+from lexvl_anserini.runs.trec import ensure_run, write_run
 from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.rescoring import plan_hybrid
 from lexvl_anserini.searching.searcher import Searcher
+from lexvl_anserini.shards.fields import join_fields
 from lexvl_anserini.shards.layout import Layout
+from lexvl_anserini.shards.pruning import Pruning, prune_shards
 from lexvl_plugins.exchange import import_shards
 from lexvl_plugins.exchange.importing import ImportSettings, import_file, name_shards
 from lexvl_plugins.exchange.vectors import JsonVectors, MatrixVectors, read_matrix
@@ -183,6 +192,43 @@ def test_rows_of_a_matrix_are_documents(tmp_path: Path, kind: str) -> None:
         import_file(tmp_path / name, tmp_path / "other", ImportSettings(**beside))
     with pytest.raises(ArtefactError, match="another request"):
         import_file(tmp_path / name, tmp_path / "out", ImportSettings(**beside))
+
+
+def write_inputs(at: Path, n: int) -> None:
+    """Files that have the same names whatever the number, which is in their content, or in the encoder beside it."""
+    shutil.rmtree(at / "s", ignore_errors=True)
+    write_shards(at / "s", [("d1", {"a": n})], terms=["a"])
+    (at / "in.jsonl").write_bytes(lines({"id": "d1", "vector": {"a": n}}))
+    about = RunManifest("t", "", "", None, {}, {"name": "x", "checkpoint_digest": str(n)}, {}, "i", 9, False)  # type: ignore[arg-type]
+    for name, score in (("one", n), ("two", 1)):
+        write_run(at / name, [[ScoredDoc("q", "d1", 1, score)]], about)
+
+
+def mix(at: Path) -> None:
+    request = plan_hybrid([at / "two"], [1.0], 9, 9, TopicSource(iter, "t", sha256="0", encoded=True))  # type: ignore[arg-type]
+    ensure_run(at / "mixed", request, False, lambda: write_run(at / "mixed", [], request))
+
+
+ACTS: dict[str, Callable[[Path], Any]] = {
+    "import": lambda at: import_file(at / "in.jsonl", at / "imported"),
+    "prune": lambda at: prune_shards(at / "s", at / "pruned", Pruning(least_impact=2)),
+    "fields": lambda at: join_fields({"x": at / "s"}, at / "joined", lambda settings: str.split),
+    "index": lambda at: build_index(at / "s", at / "index"),
+    "fuse": lambda at: invoked(fuse, "--run", at / "one", "--run", at / "two", "--output", at / "fused"),
+    "hybrid": mix,
+}
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_inputs_of_the_same_names_that_changed(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """No command says of the output of other content that it is finished."""
+    caplog.set_level("INFO", "lexvl_anserini")
+    for number, finished in ((3, False), (3, True), (4, False)):
+        write_inputs(tmp_path, number)
+        caplog.clear()
+        with pytest.raises(ArtefactError, match="another request") if number == 4 else nullcontext():
+            ACTS[name](tmp_path)
+        assert ("finished already" in caplog.text) == finished
 
 
 def save_twice(path: Path, kind: str, weights: np.ndarray) -> None:

@@ -278,6 +278,9 @@ def test_a_killed_line_goes_on(data, tmp_path, monkeypatch):
     code, text, said = call(*line)
     assert code == 0 and shard.stat().st_mtime_ns == written, said
     assert re.search(r"beir/scifact/test nDCG@10 +1\.0000 +0\.6789 .* differs", text), "BM25 finds all of so little"
+    judged = data / "beir/scifact/qrels/test.tsv"
+    judged.write_text(judged.read_text().replace("d3", "d1"))
+    assert re.search(r"beir/scifact/test nDCG@10 +0\.6667 ", call(*line)[1]), "other judgements, other values"
 
 
 def test_other_weights_and_parts_are_not_compared(data, tmp_path):

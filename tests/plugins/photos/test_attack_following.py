@@ -16,6 +16,7 @@ import pytest
 from byte_towers import Model
 from damage import damaged, one_line
 from faults import Ended, faults
+from histories import compare_indexes
 from PIL import Image
 from rounds import Rounds
 
@@ -161,6 +162,7 @@ def test_folders_that_change_while_they_are_followed(rounds: Rounds, monkeypatch
         assert (refused, again) == ("", "") and followed(folder, fresh) == "", (seed, history, refused, again)
         expected = whole(fresh)
         assert whole(album) == expected, (seed, history)
+        compare_indexes(album / "index", fresh / "index")
         check_pixels(folder, expected[0])
         names = {path.name for path in album.iterdir()}
         assert names == {"index", *(["unreadable.jsonl"] if expected[1] else [])}, (seed, names, history)

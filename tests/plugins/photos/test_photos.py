@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from attack.faults import Ended, faults
 from byte_towers import Bytes, Model
+from histories import compare_indexes
 from PIL import Image
 from scipy import sparse
 
@@ -320,6 +321,8 @@ def test_a_folder_that_changes(tmp_path: Path, own_memory: list[str]) -> None:
     assert own_memory == ["b.png", "d.png", "e.png"]
     changed = {"b.png": {"bay": 9, "cat": 9}, "d.png": {"ash": 100}}
     assert impacts(album) == {"a.png": {"ash": 255}, **changed, "e.png": {"cat": 5}}
+    called(folder, tmp_path / "fresh")
+    compare_indexes(album / "index", tmp_path / "fresh/index")
     assert sorted(path.name for path in album.iterdir()) == ["index"]
 
 
