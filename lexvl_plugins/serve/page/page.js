@@ -127,6 +127,7 @@ class Searcher {
 
 function search() {
   for (const one of columns) one.searcher.run(); // first, so that nothing delays the requests
+  tell(""); // what went wrong before this search
   writeLink();
   byId("examples").hidden = Boolean(state.q || state.picture || state.like);
 }
@@ -282,7 +283,7 @@ field.addEventListener("blur", closeOptions);
 field.addEventListener("keydown", (event) => {
   const open = !options.hidden, chosen = options.querySelector("[aria-selected=true]");
   if (open && (event.key === "ArrowDown" || event.key === "ArrowUp")) { event.preventDefault(); choose(event.key === "ArrowDown" ? 1 : -1); }
-  else if (open && event.key === "Escape") { event.preventDefault(); closeOptions(); }
+  else if (event.key === "Escape") { if (open) event.preventDefault(); closeOptions(); } // also those that are still to come
   else if (open && chosen && (event.key === "Enter" || event.key === "Tab")) { event.preventDefault(); take(chosen.textContent); }
 });
 byId("form").addEventListener("submit", (event) => { event.preventDefault(); closeOptions(); search(); });

@@ -246,8 +246,8 @@ async function answer(question) {
   }
   const chips = [...given].map(([column, value]) => ({ term: words.terms[column], weight: weights.get(column) ?? 0, given: value }))
     .sort((a, b) => b.given - a.given || compareTexts(a.term, b.term));
-  const ended = performance.now();
-  return { index: question.index, read_as, chips, hits, documents, greatest, ignored: [], nearest: hits.length > 0 && !fitting.length,
+  const ended = performance.now(), warning = read_as === "text" && !given.size ? "no word of this query is a term of the model" : "";
+  return { index: question.index, read_as, warning, chips, hits, documents, greatest, ignored: [], nearest: hits.length > 0 && !fitting.length,
     related: read_as === "terms" ? [] : await offered(weights, words), timing: { encode_ms: encoded - started, search_ms: ended - encoded, all_ms: ended - started } };
 }
 

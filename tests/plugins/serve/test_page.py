@@ -187,7 +187,17 @@ def test_suggestions_by_the_keyboard_alone(browser, client) -> None:
         playwright.expect(page.get_by_role("option", name="red")).to_be_visible()
         page.keyboard.press("Escape")
         playwright.expect(page.locator("#suggestions [role=option]")).to_have_count(0)
-        page.keyboard.type("ed")
+        held = []
+        page.route("**/api/suggest?*", lambda route: held.append(route))
+        with page.expect_response("**/api/suggest?*"):  # which comes after the key, and opens nothing
+            with page.expect_request("**/api/suggest?*"):
+                page.keyboard.type("e")
+            page.keyboard.press("Escape")
+            held[0].continue_()
+        page.unroute("**/api/suggest?*")
+        page.wait_for_timeout(100)
+        assert page.locator("#suggestions [role=option]").count() == 0
+        page.keyboard.type("d")
         playwright.expect(page.locator("section[aria-label=colours] .hit")).to_have_count(1)
         for _ in range(12):  # to the first slider, however many controls there are before it
             page.keyboard.press("Tab")
@@ -270,6 +280,9 @@ def test_a_file_that_is_no_picture_gets_a_line(browser, client) -> None:
     with opened(browser, client) as page:
         page.locator("#picture").set_input_files({"name": "x.png", "mimeType": "image/png", "buffer": b"nothing"})
         playwright.expect(page.locator("#message")).to_contain_text("not a picture of a known format")
+        page.locator("#query").fill("red")
+        playwright.expect(page.locator("#message")).to_be_empty()
+        playwright.expect(page.locator("#said")).to_have_text("colours: 2 hits; twin: 4 hits")
 
 
 def test_hovering_shows_where_the_terms_are(browser, client) -> None:

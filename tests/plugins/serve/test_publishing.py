@@ -321,4 +321,6 @@ def test_the_page_shows_hits_maps_and_a_link(page) -> None:
     assert page.locator(".chip .term").all_inner_texts() == ["red"]
     page.locator("#read-as").select_option("text")
     page.wait_for_function("document.querySelectorAll('.chip').length === 2")
+    page.locator("#query").fill("xqzzyv")
+    page.wait_for_function("document.querySelector('.problem').textContent.startsWith('no word of this query')")
     assert page.locator("#where").is_hidden() and page.locator("h2").first.inner_text() == "drawn <b>"
