@@ -278,7 +278,7 @@ def test_health_needs_no_key_and_every_index_must_answer(guarded) -> None:
     assert ask("/healthz") == ask("/readyz") == (200, {"status": "ok"})
     [index] = guarded.service.shelf._open.values()
     index.problem = ArtefactError("damaged")
-    assert ask("/readyz") == (503, {"error": "1 of 1 indexes answer no more; the log says why"})
+    assert ask("/readyz") == (503, {"error": "1 of 1 indexes do not answer; the log says why"})
     assert ask("/healthz")[0] == 200
     index.problem = None
     assert guarded.request("GET", "/healthz", Host="evil.example")[0] == 421
