@@ -437,7 +437,7 @@ def test_an_index_that_is_damaged_at_the_start_stops_no_other(folder, caplog) ->
         with pytest.raises(ArtefactError, match="'broken-index' cannot be opened"):
             try_query(client.service)
         (broken / "manifest.json").touch()  # another state, as bad: another try
-        wait_for(lambda: caplog.text.count("'broken-index' cannot be opened") and not client.service.shelf._opening)
+        wait_for(lambda: client.get("/api/indexes") and "'broken-index' cannot be opened" in caplog.text)
         (broken / "index.json").write_bytes(whole)
         wait_for(lambda: client.post("/api/search", {"index": "broken-index", "text": "red"})[0] == 200)
         assert ids(client.ask(index="broken-index", text="red")) == ["b.png"]
