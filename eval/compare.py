@@ -13,8 +13,6 @@ from .measures.measure_runs import measure_runs
 from .measures.significance import compare_runs
 from .report.tables import render_comparisons
 
-DEFAULT_MEASURES = ["nDCG@10", "Recall@100"]
-
 
 @expand_options
 def command(
@@ -22,7 +20,7 @@ def command(
     runs: options.Runs,
     names: options.NameOptions,
     judgements: options.JudgementOptions,
-    measures: options.Measures = DEFAULT_MEASURES,
+    measures: options.Measures = options.DEFAULT_MEASURES,
     test: options.Test = "randomisation",
     rules: options.RuleOptions,
     escape_ids: options.EscapeIds = False,

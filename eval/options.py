@@ -54,6 +54,7 @@ MEASURED = (
     "nDCG@k, RR@k, Recall@k, HitRate@k, AP@k, P@k, AP(rel=2)@k; trec_eval's and ir_measures' names too; "
     "repeat for several."
 )
+DEFAULT_MEASURES = ["nDCG@10", "Recall@100"]
 Measures = Annotated[list[str], typer.Option("--measure", help=MEASURED, autocompletion=measure_names)]
 Labels = Annotated[
     list[str] | None,

@@ -14,8 +14,6 @@ from .measures.measure_runs import measure_runs
 from .measures.significance import find_differing
 from .report.tables import build_system_table, make_average_rows, make_system_row, render
 
-DEFAULT_MEASURES = ["nDCG@10", "Recall@100"]
-
 
 @expand_options
 def command(
@@ -23,7 +21,7 @@ def command(
     runs: options.Runs,
     names: options.NameOptions,
     judgements: options.JudgementOptions,
-    measures: options.Measures = DEFAULT_MEASURES,
+    measures: options.Measures = options.DEFAULT_MEASURES,
     averages: options.Averages = None,
     test: options.MarkingTest = None,
     rules: options.RuleOptions,

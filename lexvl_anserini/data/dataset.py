@@ -21,15 +21,7 @@ from typing import NamedTuple
 from lexvl_anserini.data.lines import LinePlace, log_once
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.machine import cache_folder, expand_path
-from lexvl_anserini.ground.records import (
-    DELIMITER,
-    CorpusRef,
-    Document,
-    Qrel,
-    TeacherScore,
-    Topic,
-    get_document_id,
-)
+from lexvl_anserini.ground.records import DELIMITER, CorpusRef, Document, Qrel, TeacherScore, Topic, get_document_id
 from lexvl_anserini.ground.registry import CORPORA, import_home
 from lexvl_anserini.ground.typed import MOST, check_type
 

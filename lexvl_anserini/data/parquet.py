@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lexvl_anserini.data.lines import FileState, read_file_state
+from lexvl_anserini.data.lines import MOST_LINE, FileState, read_file_state
 from lexvl_anserini.ground.errors import DataError, LexvlError, refuse_pointer
 
 if TYPE_CHECKING:
@@ -44,18 +44,35 @@ def read_batches(
 
     A name comes with a function that says whether the caller reads a type; optional columns are of any type.
     """
-    with _open_table(path, failure) as file:
-        schema = file.schema_arrow
-        if missing := [name for name in columns if schema.names.count(name) != 1]:
-            names = ", ".join(schema.names) or "none"
-            raise failure.error(f"{path}: no column {' and '.join(missing)}; columns there: {names}; {failure.remedy}")
-        for name, fits in columns.items():
-            if not fits(schema.field(name).type):
-                raise failure.error(f"{path}: column {name} holds {schema.field(name).type}; {failure.remedy}")
-        there = [name for name in optional if schema.names.count(name) == 1]
-        for batch in file.iter_batches(batch_size=ROWS, columns=[*columns, *there]):
-            batch.validate(full=True)
-            yield batch
+    schema = read_schema(path, failure)
+    if missing := [name for name in columns if schema.names.count(name) != 1]:
+        names = ", ".join(schema.names) or "none"
+        raise failure.error(f"{path}: no column {' and '.join(missing)}; columns there: {names}; {failure.remedy}")
+    for name, fits in columns.items():
+        if not fits(schema.field(name).type):
+            raise failure.error(f"{path}: column {name} holds {schema.field(name).type}; {failure.remedy}")
+    there = [*columns, *(name for name in optional if schema.names.count(name) == 1)]
+    texts = [name for name in there if is_text(schema.field(name).type)]
+    with _open_table(path, failure) as file, _open_table(path, failure, read_dictionary=texts) as packed:
+        for group in range(file.num_row_groups):
+            for batch in file.iter_batches(_limit_rows(path, packed, group, texts, failure), [group], there):
+                batch.validate(full=True)
+                yield batch
+
+
+def _limit_rows(path: Path, packed: ParquetFile, group: int, texts: list[str], failure: Failure) -> int:
+    """How many rows of a group are decoded at once: some kB of a dictionary may stand for terabytes of texts."""
+    from pyarrow import compute
+
+    size = packed.metadata.row_group(group)
+    width: int = size.total_byte_size // max(1, size.num_rows)
+    first = next(packed.iter_batches(1, [group], texts), None)  # comes with its whole dictionaries
+    for column in first.columns if first else ():
+        longest = compute.max(compute.binary_length(column.dictionary)).as_py() or 0
+        if longest > MOST_LINE:
+            raise failure.error(f"{path}: a text of {longest:,} bytes, expected at most {MOST_LINE:,}; shorten it")
+        width += longest
+    return max(1, min(ROWS, MOST_LINE // max(1, width)))
 
 
 @contextmanager
@@ -100,9 +117,9 @@ DAMAGED = Failure(remedy="no Parquet table, or a damaged one; fetch it again")
 _LOCK = Lock()
 
 
-def read_schema(path: Path) -> Schema:
+def read_schema(path: Path, failure: Failure = DAMAGED) -> Schema:
     """The columns of a table."""
-    with _open_table(path) as file:
+    with _open_table(path, failure) as file:
         return file.schema_arrow
 
 
@@ -124,8 +141,8 @@ def group_tables(folder: Path) -> dict[str, list[Path]]:
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Some columns of each row, of any types; pictures are not decoded."""
-    for batch in read_batches(path, dict.fromkeys(columns, lambda kind: True), failure=DAMAGED):
+    """Some columns of each row, of any types but lists and structs; pictures are not decoded."""
+    for batch in read_batches(path, dict.fromkeys(columns, lambda kind: not kind.num_fields), failure=DAMAGED):
         yield from batch.to_pylist()
 
 

@@ -11,12 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile, is_zipfile
 
 import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.data.checks import check_id, parse_weights
+from lexvl_anserini.data.corpora.beir import MOST_UNPACKED
 from lexvl_anserini.data.lines import (
+    MOST_LINE,
     Line,
     choose_files,
     get_plain_suffix,
@@ -170,6 +173,11 @@ def read_matrix(source: Path) -> sparse.csr_matrix:
     """Reads a matrix, .npz of scipy or .pt of torch, as CSR, see `check_matrix`."""
     refuse_pointer(source)
     try:
+        if is_zipfile(source):
+            with ZipFile(source) as parts:
+                unpacked = sum(part.file_size for part in parts.infolist())
+            if unpacked > (most := max(MOST_LINE, MOST_UNPACKED * source.stat().st_size)):
+                raise ValueError(f"it unpacks to {unpacked:,} bytes, expected at most {most:,}")
         return check_matrix(sparse.load_npz(source) if source.suffix.lower() == ".npz" else _read_tensor(source))
     except Exception as error:  # both libraries raise any error about a file that is another
         raise DataError(f"{source}: no sparse matrix [documents, terms] ({describe_error(error)})") from error

@@ -56,6 +56,11 @@ class Service:
         """What the page has to know."""
         indexes, pictures, examples = [], {}, list(self.examples)
         for name in self.shelf.names:
+            if self.shelf.is_closed(name):
+                problem = messages.hide_places(self.shelf.explain_problem(name))
+                indexes.append(messages.IndexDescription(name=name, problem=problem))
+                pictures[name] = []
+                continue
             with self.shelf.borrow(name, damaged=True) as index:
                 indexes.append(describe_index(index, self.shelf.explain_problem(name)))
                 pictures[name] = index.corpus.sample()

@@ -166,27 +166,39 @@ class LiveIndex:
         self.searcher.close()
 
 
+@dataclass
+class ClosedIndex:
+    """An index that no opening has opened yet, and why; the next one follows when its folder has another `state`."""
+
+    served: ServedIndex
+    state: FolderState
+    problem: ArtefactError
+    users: int = 0
+    retired: bool = False
+
+    def close(self) -> None:
+        """Closes nothing."""
+
+
 def read_folder_state(folder: Path) -> FolderState | None:
-    """The files in the folder of an index as they are now; None without one."""
+    """The files in the folder of an index, and of its partitions, as they are now; None without one."""
     try:
-        paths = sorted(path for path in folder.iterdir() if path.suffix != ".lock")
-        return tuple((path.name, s.st_ino, s.st_size, s.st_mtime_ns) for path in paths for s in [path.stat()]) or None
+        paths = sorted(path for path in folder.rglob("*") if path.suffix != ".lock")
+        return tuple((str(path), s.st_ino, s.st_size, s.st_mtime_ns) for path in paths for s in [path.stat()]) or None
     except OSError:
         return None
 
 
 @contextmanager
 def copy_index(index: Path) -> Iterator[Path]:
-    """Yields a private copy of an index, which what opens it holds when it is gone; the index itself without room.
+    """Yields a private copy of an index, with its partitions; the index itself if it is in a store or without room.
 
-    So is one of partitions, which its workers open. Another program may write into the files of the index, or cut them:
-    the system ends a process that reads a mapped file where it was cut.
+    What opens the copy holds its files when it is gone. Another program may write into the files of the index, or cut
+    them: the system ends a process that reads a mapped file where it was cut.
     """
-    paths = list(index.iterdir()) if index.is_dir() else []
-    size = sum(path.stat().st_size for path in paths)
-    whole = bool(paths) and not any(path.is_dir() for path in paths)
-    if not whole or size > ROOM * shutil.disk_usage(gettempdir()).free:
-        if whole:
+    size = sum(path.stat().st_size for path in index.rglob("*") if path.is_file())
+    if not size or size > ROOM * shutil.disk_usage(gettempdir()).free:
+        if size:
             remedy = "nothing may write into them: replace the folder as a whole, or set TMPDIR"
             room = f"no room for a copy ({size:,} bytes) in {gettempdir()}; its own files are served"
             log.warning("%s: %s; %s", index, room, remedy)
@@ -271,15 +283,28 @@ class Shelf:
 
     def __init__(self, served: Sequence[ServedIndex]):
         self._lock = Lock()
-        self._open: dict[str, LiveIndex] = {}
+        self._open: dict[str, LiveIndex | ClosedIndex] = {}
         # When each folder was looked at; the states that could not be opened, and why; names that are being opened.
         self._looks: dict[str, float] = {}
         self._failures: dict[str, tuple[FolderState, str]] = {}
         self._opening: set[str] = set()
         self._closed = False
+        reasons: list[Exception] = []
         try:
             for index in served:
-                self._open[index.name] = open_live(index)
+                state = read_folder_state(index.path) or ()
+                try:
+                    self._open[index.name] = open_live(index)
+                except UsageError:
+                    raise
+                except Exception as error:  # whatever is in the folder: the others are served, as in `_replace`
+                    reasons.append(error)
+                    problem = ArtefactError(f"index {index.name!r} cannot be opened: {error}")
+                    self._open[index.name] = ClosedIndex(index, state, problem)
+            for reason in reasons[len(reasons) == len(served) :]:
+                log.error("%s", reason)
+            if served and len(reasons) == len(served):
+                raise reasons[0]
         except BaseException:
             self.close()
             raise
@@ -289,18 +314,28 @@ class Shelf:
         """In the order of the page."""
         return list(self._open)
 
+    def is_closed(self, name: str) -> bool:
+        """Whether an index was never opened."""
+        self._look(name)
+        return isinstance(self._open[name], ClosedIndex)
+
     def count_damaged(self) -> int:
-        """How many of the indexes answer no more."""
+        """How many of the indexes do not answer."""
         return sum(index.problem is not None for index in self._open.values())
 
     def explain_problem(self, name: str) -> str:
         """Why an index lacks its corpus, or is not the one in its folder; empty if nothing is wrong."""
         index = self._open[name]
+        if isinstance(index, ClosedIndex):
+            return str(index.problem)
         return self._failures.get(name, ((), ""))[1] or (str(index.problem) if index.problem else index.corpus.problem)
 
     @contextmanager
     def borrow(self, name: str, damaged: bool = False) -> Iterator[LiveIndex]:
-        """An open index, which stays open within the block; a damaged one raises its problem, unless it is wanted."""
+        """An open index, which stays open within the block; one that is damaged raises its problem, unless wanted.
+
+        So does one that was never opened, always.
+        """
         limits.refuse_late()
         self._look(name)
         with self._lock:
@@ -310,6 +345,8 @@ class Shelf:
             index.users += 1
         try:
             if index.problem is not None and not damaged:
+                raise index.problem
+            if isinstance(index, ClosedIndex):
                 raise index.problem
             yield index
         finally:
@@ -342,18 +379,21 @@ class Shelf:
             self._opening.add(name)
         Thread(target=self._replace, args=(index, state), name="lexvl-reopen", daemon=True).start()
 
-    def _replace(self, old: LiveIndex, state: FolderState) -> None:
+    def _replace(self, old: LiveIndex | ClosedIndex, state: FolderState) -> None:
         name = old.served.name
         try:
-            new = open_live(old.served, old)
+            new = open_live(old.served, None if isinstance(old, ClosedIndex) else old)
         except Exception as error:  # whatever is in the folder: the older index answers, and the next state is tried
             reason = f"the newer index cannot be opened, the older one answers: {error}"
+            if isinstance(old, ClosedIndex):
+                old.problem = ArtefactError(reason := f"index {name!r} cannot be opened: {error}")
             log.error("%s: %s", old.served.path, reason)
             self._failures[name] = (state, reason)
             with self._lock:
                 self._opening.discard(name)
             return
         with self._lock:
+            past: LiveIndex | ClosedIndex
             past, self._open[name] = (new, old) if self._closed else (old, new)
             self._failures.pop(name, None)
             self._opening.discard(name)

@@ -186,7 +186,7 @@ class MetadataField(Message):
 
 
 class IndexDescription(Message):
-    """An open index.
+    """An index; of one that cannot be opened only its name, and its problem.
 
     Attributes:
         terms: its documents and queries are weighted terms
@@ -197,15 +197,15 @@ class IndexDescription(Message):
     """
 
     name: str
-    kind: str
-    encoder: str
-    corpus: str
-    documents: int
-    terms: bool
-    pictures: bool
-    maps: bool
-    sends: bool
-    fields: list[MetadataField]
+    kind: str = ""
+    encoder: str = ""
+    corpus: str = ""
+    documents: int = 0
+    terms: bool = False
+    pictures: bool = False
+    maps: bool = False
+    sends: bool = False
+    fields: list[MetadataField] = []
     problem: str
 
 

@@ -190,7 +190,7 @@ def add_health(app: FastAPI, service: Service) -> None:
 
     async def tell_readiness() -> Response:
         bad, names = service.shelf.count_damaged(), service.shelf.names
-        error = {"error": f"{bad} of {len(names)} indexes answer no more; the log says why"}
+        error = {"error": f"{bad} of {len(names)} indexes do not answer; the log says why"}
         return JSONResponse(error, 503) if bad else JSONResponse({"status": "ok"})
 
     for path, call in zip(OPEN, (tell_health, tell_readiness), strict=True):

@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.lines import read_file_state
-from lexvl_anserini.data.parquet import _read_pictures, read_picture
+from lexvl_anserini.data.parquet import _read_pictures, is_text, read_batches, read_picture
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.ground.errors import DataError
 
@@ -162,3 +162,12 @@ def test_row_groups_of_pictures_are_bounded(tmp_path, monkeypatch, nested):
     monkeypatch.setattr("lexvl_anserini.data.parquet.GROUP_BYTES", 1000)
     with pytest.raises(DataError, match=r"t.parquet: row group 0 has 5,\d+ bytes, expected at most 1,000"):
         read_picture(path, 0)
+
+
+def test_a_dictionary_that_stands_for_gigabytes_of_texts(tmp_path, monkeypatch):
+    parquet.write_table(pyarrow.table({"text": ["a" * 100_000] * 100}), path := tmp_path / "t.parquet")
+    monkeypatch.setattr("lexvl_anserini.data.parquet.MOST_LINE", 1_000_000)
+    assert len(next(rows := read_batches(path, {"text": is_text}))) == len(next(rows)) == 9
+    monkeypatch.setattr("lexvl_anserini.data.parquet.MOST_LINE", 99_999)
+    with pytest.raises(DataError, match=r"a text of 100,000 bytes, expected at most 99,999"):
+        next(read_batches(path, {"text": is_text}))

@@ -110,8 +110,8 @@ def test_a_table_that_changed_is_read_again(tmp_path):
         ({"id": ["a", "b"], "emb": [[1.0], None]}, "a row lacks its id or its emb"),
         ({"id": ["a"], "emb": [[float("nan")]]}, "not finite"),
         ({"id": ["a"], "emb": [[1.0, None]]}, "expected numbers"),
-        ({"id": ["a"], "emb": [["1.0"]]}, "lists of string"),
-        ({"id": ["a"], "emb": [1.0]}, "emb holds double, expected lists"),
+        ({"id": ["a"], "emb": [["1.0"]]}, "emb holds list<element: string>; fetch"),
+        ({"id": ["a"], "emb": [1.0]}, "emb holds double; fetch the file again"),
         ({"id": [], "emb": pa.array([], pa.list_(pa.float32()))}, "no row in it"),
     ],
 )

@@ -20,7 +20,7 @@ from lexvl_anserini.data.checks import check_id, unescape_id
 from lexvl_anserini.data.corpora.captioned import DEFAULT_DIRECTION, DEFAULT_SPLIT, read_captioned_images, view_dataset
 from lexvl_anserini.data.dataset import Dataset, choose_direction
 from lexvl_anserini.data.lines import FileState, choose_files, read_file_state, some
-from lexvl_anserini.data.parquet import Failure, raise_parquet_errors, read_batches
+from lexvl_anserini.data.parquet import Failure, is_numbers, raise_parquet_errors, read_batches
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.machine import expand_path, split_path
 from lexvl_anserini.ground.records import CorpusRef, Document
@@ -152,10 +152,8 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
         match = REFERENCE.fullmatch(reference)
         if match is None:
             remedy = "or name the model that reads texts and images: --set backbone_checkpoint=..."
-            what = (
-                f"not an embedding (table.parquet::id); encode a corpus of embeddings (embeddings:<folder>), {remedy}"
-            )
-            raise DataError(f"{reference[:80]!r}: {what}")
+            what = "not an embedding (table.parquet::id); encode a corpus of embeddings (embeddings:<folder>)"
+            raise DataError(f"{reference[:80]!r}: {what}, {remedy}")
         by_table.setdefault(Path(match["table"]), []).append((position, match["id"]))
     vectors = np.empty((0, 0), dtype=np.float32)
     for path, items in by_table.items():
@@ -175,8 +173,9 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
 def _read_table(path: Path, state: FileState) -> EmbeddingTable:
     """Decodes a table, once for all batches that read its rows."""
     import numpy as np
+    from pyarrow.types import is_fixed_size_list
 
-    columns = dict.fromkeys(("id", "emb"), lambda kind: True)
+    columns = {"id": lambda kind: not kind.num_fields, "emb": lambda kind: is_numbers(kind) or is_fixed_size_list(kind)}
     with raise_parquet_errors(path, Failure()):
         parts = [_read_rows(path, batch) for batch in read_batches(path, columns)]
     ids = [row_id for part, _ in parts for row_id in part]
@@ -200,8 +199,6 @@ def _read_rows(path: Path, batch: Any) -> tuple[list[str], np.ndarray]:
     ids, lists = batch.column("id").cast(pa.string()), batch.column("emb")
     if ids.null_count or lists.null_count:
         raise DataError(f"{path}: a row lacks its id or its emb; every row needs both")
-    if not any(test(lists.type) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)):
-        raise DataError(f"{path}: column emb holds {lists.type}, expected lists of numbers")
     if len(lengths := compute.unique(compute.list_value_length(lists)).to_pylist()) > 1:
         raise DataError(f"{path}: vectors of {sorted(lengths)} numbers, expected one length")
     values = lists.flatten()

@@ -139,9 +139,7 @@ def load_itc(
         if "visual_projection.weight" in weights:  # its pooler applies the last LayerNorm twice
             what = "transformers' BlipModel, whose vectors are not BLIP's; expected BlipForImageTextRetrieval"
         elif any(key.startswith("itm_head.") for key in weights):
-            what = (
-                "a matching head (ITM) gives neither image nor text a vector; expected a model with projections (ITC)"
-            )
+            what = "a matching head (ITM) gives neither image nor text a vector; expected one with projections (ITC)"
         raise CheckpointError(f"{where}: no text_proj.weight; {what}")
     with quietly(), torch.device("cpu"):
         model = build(lambda: ItcModel(vision, text, projection.shape[0]), weights, f"{where}: its configuration")

@@ -371,3 +371,12 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_all(Path("impacts/in")) == {"x%20y": {"a": 1}}
     with pytest.raises(UsageError, match="are for --encoder"):
         invoked(import_shards.command, "in.jsonl.gz", "--checkpoint", "minilm")
+
+
+def test_a_matrix_that_unpacks_without_end(tmp_path, monkeypatch):
+    sparse.save_npz(path := tmp_path / "m.npz", sparse.csr_matrix(np.ones((100, 1000))))
+    assert read_matrix(path).nnz == 100_000
+    monkeypatch.setattr("lexvl_plugins.exchange.vectors.MOST_LINE", 1000)
+    monkeypatch.setattr("lexvl_plugins.exchange.vectors.MOST_UNPACKED", 2)
+    with pytest.raises(DataError, match=r"m.npz: .*it unpacks to [\d,]+ bytes, expected at most [\d,]+\)"):
+        read_matrix(path)

@@ -31,6 +31,7 @@ from lexvl_plugins.serve.documents import Recent
 from lexvl_plugins.serve.indexes import name_indexes
 from lexvl_plugins.serve.messages import hide_places
 from lexvl_plugins.serve.queries import change_weights, reweigh
+from lexvl_plugins.serve.serve import try_query
 from tests.plugins.serve.served_colours import (
     CAPTION,
     HOSTILE,
@@ -425,11 +426,48 @@ def test_a_damaged_newer_index_waits_until_it_is_whole(folder) -> None:
         assert ids(client.ask(index="other-index", text="red")) == ["c.png"]
 
 
-def test_files_that_are_copied_over_a_served_index_under_load(folder, monkeypatch) -> None:
+def test_an_index_that_is_damaged_at_the_start_stops_no_other(folder, caplog) -> None:
+    sound = index_pictures(folder / "whole", folder / "whole-index", pictures={"a.png": PICTURES["red.png"]})
+    broken = index_pictures(folder / "broken", folder / "broken-index", pictures={"b.png": PICTURES["red.png"]})
+    whole = (broken / "index.json").read_bytes()
+    (broken / "index.json").write_text("{")
+    with running(broken, sound) as client:
+        assert str(broken / "index.json") in caplog.text
+        assert ids(client.ask(index="whole-index", text="red")) == ["a.png"]
+        status, answer = client.post("/api/search", {"index": "broken-index", "text": "red"})
+        assert status == 503 and answer["error"].startswith("index 'broken-index' cannot be opened: index.json")
+        assert client.request("GET", "/readyz")[0] == 503
+        described = client.get("/api/indexes")["indexes"]
+        assert [(one["name"], one["problem"]) for one in described] == [
+            ("broken-index", answer["error"]),
+            ("whole-index", ""),
+        ]
+        assert list(try_query(client.service, 2)) == ["query", "whole-index"]
+        with pytest.raises(ArtefactError, match="'broken-index' cannot be opened"):
+            try_query(client.service)
+        (broken / "manifest.json").touch()  # another state, as bad: another try
+        wait_for(lambda: client.get("/api/indexes") and "'broken-index' cannot be opened" in caplog.text)
+        (broken / "index.json").write_bytes(whole)
+        wait_for(lambda: client.post("/api/search", {"index": "broken-index", "text": "red"})[0] == 200)
+        assert ids(client.ask(index="broken-index", text="red")) == ["b.png"]
+        wait_for(lambda: client.request("GET", "/readyz")[0] == 200)
+    for file in (broken, sound):
+        (file / "index.json").write_text("{")
+    caplog.clear()
+    with pytest.raises(ArtefactError, match="broken-index/index.json"), running(broken, sound):
+        pass
+    assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [str(sound / "index.json")]
+
+
+@pytest.mark.parametrize("partitions", [False, True])
+def test_files_that_are_copied_over_a_served_index_under_load(folder, monkeypatch, partitions) -> None:
     """As `cp -r new/. served/` does, which cuts each file first: a process that has it mapped would end."""
     monkeypatch.setattr("lexvl_anserini.engines.resident.layout.READ_BYTES", 0)
     index = index_pictures(folder / "below", folder / "below-index", pictures={"a.png": PICTURES["red.png"]})
     over = index_pictures(folder / "over", folder / "over-index", pictures={"b.png": PICTURES["red.png"]})
+    if partitions:
+        for one in (index, over):
+            build_index(one.with_name(f"{one.name}-shards"), one, engine="partitions", overwrite=True)
     copied = Event()
 
     def ask() -> set[str]:
@@ -442,8 +480,8 @@ def test_files_that_are_copied_over_a_served_index_under_load(folder, monkeypatc
     with running(index) as client, ThreadPoolExecutor(3) as threads:
         asking = [threads.submit(ask) for _ in range(3)]
         try:
-            for file in sorted(over.iterdir()):
-                with (index / file.name).open("wb") as out:
+            for file in sorted(path for path in over.rglob("*") if path.is_file()):
+                with (index / file.relative_to(over)).open("wb") as out:
                     time.sleep(0.05)
                     out.write(file.read_bytes())
             wait_for(lambda: ids(client.ask(index="below-index", text="red")) == ["b.png"])
@@ -500,7 +538,7 @@ def toys(monkeypatch):
 
 
 def test_two_threads_that_see_a_change_open_the_index_once(toys, monkeypatch) -> None:
-    shelf = indexes.Shelf([SimpleNamespace(name="toy")])
+    shelf = indexes.Shelf([SimpleNamespace(name="toy", path="toy")])
 
     def while_another_opens_it(path) -> int:
         monkeypatch.setattr(indexes, "read_folder_state", lambda path: 1)
@@ -515,7 +553,7 @@ def test_two_threads_that_see_a_change_open_the_index_once(toys, monkeypatch) ->
 
 
 def test_an_index_that_is_opened_while_the_shelf_closes_is_closed_too(toys, monkeypatch) -> None:
-    shelf = indexes.Shelf([SimpleNamespace(name="toy")])
+    shelf = indexes.Shelf([SimpleNamespace(name="toy", path="toy")])
     open_toy = indexes.open_live
     monkeypatch.setattr(indexes, "open_live", lambda *_: shelf.close() or open_toy())
     shelf._look("toy")

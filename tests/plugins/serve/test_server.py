@@ -278,7 +278,7 @@ def test_health_needs_no_key_and_every_index_must_answer(guarded) -> None:
     assert ask("/healthz") == ask("/readyz") == (200, {"status": "ok"})
     [index] = guarded.service.shelf._open.values()
     index.problem = ArtefactError("damaged")
-    assert ask("/readyz") == (503, {"error": "1 of 1 indexes answer no more; the log says why"})
+    assert ask("/readyz") == (503, {"error": "1 of 1 indexes do not answer; the log says why"})
     assert ask("/healthz")[0] == 200
     index.problem = None
     assert guarded.request("GET", "/healthz", Host="evil.example")[0] == 421
@@ -433,6 +433,31 @@ def test_work_that_is_given_up_keeps_its_thread_until_it_ends(monkeypatch) -> No
         return await threads.run(work, "last")
 
     assert asyncio.run(ask()) == "last" and begun == ["first", "last"]
+
+
+def test_abandoned_batches_never_run_more_passes_than_there_are_threads(monkeypatch) -> None:
+    end, running, begun = Event(), [], []
+
+    def embed(texts: int) -> int:
+        running.append(texts)
+        begun.append(len(running))
+        assert end.wait(900)
+        running.pop()
+        return texts
+
+    async def ask() -> int:
+        monkeypatch.setattr(limits, "ANSWER_S", 0.05)
+        threads = Threads(limits.EMBEDS, limits.EMBEDDED, lambda texts: 1)
+        calls = (threads.run(embed, texts=number) for number in range(20))
+        assert {type(error) for error in await asyncio.gather(*calls, return_exceptions=True)} == {TimeoutError}
+        while len(begun) < limits.EMBEDS:
+            await asyncio.sleep(0.01)
+        assert threads.held == limits.EMBEDS  # those that waited cost nothing any more
+        end.set()
+        monkeypatch.setattr(limits, "ANSWER_S", 900)
+        return await threads.run(embed, texts=20)
+
+    assert asyncio.run(ask()) == 20 and max(begun) == limits.EMBEDS and len(begun) == limits.EMBEDS + 1
 
 
 def test_what_would_cost_too_much_beside_others_is_refused_at_once_and_given_up_between_pieces(monkeypatch) -> None:

@@ -342,3 +342,14 @@ def test_errors_name_what_is_missing(judged: str, tmp_path: Path) -> None:
     ):
         result = CliRunner().invoke(make_app(command), options)
         assert isinstance(result.exception, LexvlError) and message in str(result.exception)
+
+
+def test_an_array_that_unpacks_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("lexvl_anserini.data.lines.MOST_LINE", 1000)
+    monkeypatch.setattr("lexvl_plugins.train.corpora.text_pairs.MOST_UNPACKED", 10)
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(json.dumps(ENTRIES).encode()))
+    assert list(load_dataset(f"dpr:{tmp_path}/a.json.gz").topics())
+    (tmp_path / "a.json.gz").write_bytes(packed := gzip.compress(json.dumps(["a" * 1_000_000]).encode()))
+    most = max(1000, 10 * len(packed))
+    with pytest.raises(LexvlError, match=f"a.json.gz: unpacks to more than {most:,} bytes; unpack it"):
+        list(load_dataset(f"dpr:{tmp_path}/a.json.gz").topics())
