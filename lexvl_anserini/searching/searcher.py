@@ -284,10 +284,10 @@ class Searcher:
         from lexvl_anserini.searching.shared_terms import encode_topic, explain_documents, explain_passages
 
         check_count("hits", hits)
+        check_type("query", query, str | Topic | ImpactQuery, "a text, a Topic or an ImpactQuery")
         best, manifest = read_best(passages), self.index.manifest
         expect_lexical(self.index.path, manifest.kind, "only the score of an impact index is a sum over terms")
-        if isinstance(query, str):
-            query = Topic(TYPED, query)
+        query = Topic(TYPED, query) if isinstance(query, str) else query
         if isinstance(query, Topic):
             query = encode_topic(query, self.model, manifest)
         engine = cast("ImpactEngine", self.engine)

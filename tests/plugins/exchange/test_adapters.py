@@ -131,6 +131,9 @@ def test_langchain_retrieves(model, tmp_path):
     for place in (index, index.path, str(index.path)):
         documents = LexVLRetriever(index=place, k=2).invoke("a dog")
         assert [(d.id, d.page_content, d.metadata["score"]) for d in documents] == expected
+    for several in ([], ["a dog"]):
+        with pytest.raises(UsageError, match=r"query is .*, expected a text"):
+            LexVLRetriever(index=index).invoke(several)
 
 
 def test_ir_measures_reads_our_hits_and_judgements(index, model):
