@@ -96,7 +96,7 @@ class Summary:
             if test in self.failed:
                 again = f"--attack --minutes 0 --seed {seed} -k '{test.rpartition('::')[2]}'"
                 self.failed[test] += f"\nrepeat: bash tests/run.sh {again}"
-                self.reporter.write_line(self.failed[test])
+                self.reporter.write_line(self.failed[test], flush=True)
 
     def pytest_terminal_summary(self) -> None:
         if self.total:

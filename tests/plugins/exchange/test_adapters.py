@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from invoking import invoked
 
@@ -74,6 +75,7 @@ def test_wrong_types_are_one_line(model, index):
     for call, message in (
         (lambda: search.search({"d": {"text": b"a"}}, QUERIES, 3), "'d': its text is of type bytes, expected a str"),
         (lambda: search.search({"d": {"text": "a", "title": [1]}}, QUERIES, 3), "'d': its title is of type list"),
+        (lambda: search.search({"d": {"text": "a", "title": np.ones(2)}}, QUERIES, 3), "'d': its title is of type nda"),
         (lambda: search.search(plain, {"q": 3}, 3), "'q': its text is of type int"),
         (lambda: search.search(plain, QUERIES, "3"), "hits is '3'"),
         (lambda: next(IndexedCorpus(model, DOCUMENTS).search(TOPICS, [3])), r"hits is \[3\]"),
