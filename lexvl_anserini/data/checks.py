@@ -69,7 +69,11 @@ def pack_document(document: Document) -> bytes:
     is digested by `shards.encoding`.
     """
     image = document.image and document.image.rsplit("/", 1)[-1]
-    return b"".join(map(pack_field, (document.doc_id, document.title, document.text, image)))
+    try:
+        return b"".join(map(pack_field, (document.doc_id, document.title, document.text, image)))
+    except UnicodeEncodeError as error:
+        where = f"document {document.doc_id!a:.{SHOWN}}: character {error.start + 1} of {error.object!a:.{SHOWN}}"
+        raise DataError(f"{where} is no valid Unicode; expected texts in UTF-8") from error
 
 
 def pack_field(value: str | None) -> bytes:

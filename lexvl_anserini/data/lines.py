@@ -153,7 +153,7 @@ def read_placed_lines(path: Path, place: LinePlace = LinePlace()) -> Iterator[tu
     except DAMAGED_GZIP as problem:
         advice = "fetch or compress it again"
         raise DataError(f"{path} after line {number}: damaged gzip file ({problem}); {advice}") from problem
-    except OSError as problem:
+    except (OSError, ValueError) as problem:  # a ValueError for a name that no file system takes
         raise describe_unreadable(path, problem) from problem
 
 

@@ -13,6 +13,7 @@ different major versions created.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import struct
@@ -194,7 +195,7 @@ def read_index_state(path: Path) -> IndexState | None:
     """What changes when an index is replaced or changed; None while it is not there."""
     try:
         folder, report = path.stat(), (path / REPORT if (path / REPORT).exists() else path / MANIFEST).stat()
-    except OSError:
+    except (OSError, ValueError):  # also a name that no file system takes
         return None
     return folder.st_ino, report.st_ino, report.st_mtime_ns
 
@@ -277,11 +278,7 @@ def index_manifest(index: Path, manifest: Path | None = None) -> Manifest:
 
 
 def _read_manifest(index: Path, manifest: Path | None) -> Manifest:
-    try:
-        present = index.is_dir()
-    except OSError:  # a name that no file system takes
-        present = False
-    if not present:
+    if not os.path.isdir(index):  # noqa: PTH112  false for a name that no file system takes
         raise ArtefactError(f"{index}: no such index; build it with python -m lexvl_anserini.index")
     if (index / PARTITION).is_file():
         raise ArtefactError(

@@ -284,12 +284,11 @@ class Searcher:
         from lexvl_anserini.searching.shared_terms import encode_topic, explain_documents, explain_passages
 
         check_count("hits", hits)
+        check_type("query", query, str | Topic | ImpactQuery, "a text, a Topic or an ImpactQuery")
         best, manifest = read_best(passages), self.index.manifest
         expect_lexical(self.index.path, manifest.kind, "only the score of an impact index is a sum over terms")
-        if isinstance(query, str):
-            query = Topic(TYPED, query)
-        if isinstance(query, Topic):
-            query = encode_topic(query, self.model, manifest)
+        if not isinstance(query, ImpactQuery):
+            query = encode_topic(Topic(TYPED, query) if isinstance(query, str) else query, self.model, manifest)
         engine = cast("ImpactEngine", self.engine)
         listed = None if doc_ids is None else list(doc_ids)
         if best:

@@ -74,9 +74,7 @@ class Faults:
 
     def concerns(self, path: Any) -> bool:
         """True for a path below the folder, or a handle of a file there."""
-        if isinstance(path, int):
-            link = Path(f"/proc/self/fd/{path}")
-            path = link.readlink() if link.is_symlink() else self.folder
+        path = (_find_file(path) or self.folder) if isinstance(path, int) else path
         return Path(os.fsdecode(path)).absolute().is_relative_to(self.folder)
 
     def replace(self, name: str) -> Callable[..., Any]:
@@ -86,7 +84,8 @@ class Faults:
         def wrapped(*arguments: Any, **options: Any) -> Any:
             if options.get("dir_fd") is None and not self.concerns(arguments[place]):
                 return function(*arguments, **options)
-            label = f"{name} {_file_of(arguments[0])}".strip() if name in OPENED else name
+            file = _find_file(arguments[0]) if name in OPENED else None
+            label = f"{name} {file.name}" if file else name
             return self.call(label, function, *arguments, **options)
 
         return wrapped
@@ -115,9 +114,9 @@ class Faults:
         return buffered if "b" in mode else io.TextIOWrapper(buffered, **{"encoding": "utf-8", **options})
 
 
-def _file_of(handle: int) -> str:
+def _find_file(handle: int) -> Path | None:
     link = Path(f"/proc/self/fd/{handle}")
-    return link.readlink().name if link.is_symlink() else ""
+    return link.readlink() if link.is_symlink() else None
 
 
 OPEN, OS_OPEN = io.open, os.open

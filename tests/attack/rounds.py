@@ -23,8 +23,7 @@ MINUTES = float(os.environ.get("LEXVL_ATTACK_MINUTES", 10))
 SEED = int(os.environ.get("LEXVL_ATTACK_SEED", 0))
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
 
-COUNTED = "attack: counted"
-LAST_SEED = "attack: seed"
+NOTED = "attack"
 
 
 class Round(NamedTuple):
@@ -39,15 +38,14 @@ class Rounds:
     """The rounds of one test; `--minutes 0` with the seed of the current round repeats this round alone."""
 
     def __init__(self, seed: int, seconds: float, folder: Path):
-        self.seed, self.counted = seed, Counter[str]()
+        self.seed, self.counted = seed, Counter(rounds=0)
         self._seconds, self._folder = seconds, folder
 
     def __iter__(self) -> Iterator[Round]:
         """One round at least; the folder of a round that fails stays."""
         first, end = self.seed, time.monotonic() + self._seconds
         for number in itertools.count():
-            if number:
-                self.seed = Random(f"{first}/{number}").getrandbits(32)
+            self.seed = Random(f"{first}/{number}").getrandbits(32) if number else first
             folder = self._folder / str(self.seed)
             folder.mkdir(parents=True)
             yield Round(self.seed, Random(self.seed), folder)
@@ -67,7 +65,7 @@ def rounds(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rounds]:
     shares = sum(map(share, request.session.items))
     rounds = Rounds(SEED, MINUTES * 60 * WORKERS * share(request.node) / shares, tmp_path)
     yield rounds
-    request.node.user_properties += [(COUNTED, dict(rounds.counted)), (LAST_SEED, rounds.seed)]
+    request.node.user_properties.append((NOTED, (dict(rounds.counted), rounds.seed)))
 
 
 def share(item: pytest.Item) -> float:
@@ -76,22 +74,33 @@ def share(item: pytest.Item) -> float:
     return max((float(mark.kwargs.get("share", 1)) for mark in marks), default=0)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints what was attacked, and how each failing round is repeated."""
-    failed = {report.nodeid for kind in ("failed", "error") for report in terminalreporter.stats.get(kind, ())}
-    every = [report for reports in terminalreporter.stats.values() for report in reports]
-    # Only the report of the teardown has what the fixture noted.
-    notes = {
-        report.nodeid: dict(report.user_properties) for report in every if getattr(report, "when", "") == "teardown"
-    }
-    total: Counter[str] = Counter()
-    for noted in notes.values():
-        total.update(noted.get(COUNTED, {}))
-    if not total:
-        return
-    terminalreporter.section("attack")
-    counts = ", ".join(f"{number:,} {what}" for what, number in sorted(total.items()))
-    terminalreporter.line(f"seed {SEED}, {MINUTES:g} minutes: {counts}; {len(failed)} failed")
-    for test in sorted(test for test in failed if LAST_SEED in notes.get(test, ())):
-        again = f"--attack --minutes 0 --seed {notes[test][LAST_SEED]} -k '{test.rpartition('::')[2]}'"
-        terminalreporter.line(f"repeat: bash tests/run.sh {again}")
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if reporter := session.config.pluginmanager.get_plugin("terminalreporter"):  # a worker of xdist has none
+        session.config.pluginmanager.register(Summary(reporter))
+
+
+class Summary:
+    """Prints how each failing round is repeated, at once, as a run may be interrupted; and at the end what was done."""
+
+    def __init__(self, reporter: pytest.TerminalReporter):
+        self.reporter, self.total = reporter, Counter[str]()
+        self.failed: dict[str, str] = {}  # why a test failed, and how it is repeated
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        test = report.nodeid
+        if report.failed:
+            self.failed[test] = str(getattr(report.longrepr, "reprcrash", report.longrepr)).partition("\n")[0]
+        if report.when == "teardown" and NOTED in (noted := dict(report.user_properties)):
+            counted, seed = noted[NOTED]
+            self.total.update(counted)
+            if test in self.failed:
+                again = f"--attack --minutes 0 --seed {seed} -k '{test.rpartition('::')[2]}'"
+                self.failed[test] += f"\nrepeat: bash tests/run.sh {again}"
+                self.reporter.write_line(self.failed[test], flush=True)
+
+    def pytest_terminal_summary(self) -> None:
+        if self.total:
+            self.reporter.section("attack")
+            counts = ", ".join(f"{number:,} {what}" for what, number in sorted(self.total.items()))
+            line = f"seed {SEED}, {MINUTES:g} minutes: {counts}; {len(self.failed)} failed"
+            self.reporter.line("\n".join([line, *self.failed.values()]))

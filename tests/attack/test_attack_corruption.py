@@ -171,7 +171,6 @@ def test_answers_of_a_damaged_index_are_right_or_refused(rounds, sounds, monkeyp
                 what = f"{sound.index.parent.name}: {name} after {damage.__name__} of {path.name}"
                 assert answers == sound.answers[name], what
         if sound is sounds[0]:  # `--check` may also find damage that no answer shows
-            shards = [sound.index.parent / name for name in ("one", "two")]
-            outcome(lambda index=index, shards=shards: [check_index(index, shards)])
+            outcome(lambda index=index, home=sound.index.parent: [check_index(index, [home / "one", home / "two"])])
         faulthandler.cancel_dump_traceback_later()
         rounds.count("index corruptions")

@@ -97,8 +97,7 @@ def test_lists_of_every_layout_equal_dot_products(rounds: Rounds) -> None:
 
 
 def lists_of(index: Path, queries: Sequence[Mapping[str, int]], hits: int, threads: int = 1) -> list[Any]:
-    stream = [ImpactQuery(str(number), query) for number, query in enumerate(queries)]
-    return pairs(search_index(index, stream, hits, threads=threads))
+    return pairs(search_index(index, [ImpactQuery(str(n), q) for n, q in enumerate(queries)], hits, threads=threads))
 
 
 @pytest.mark.attack(share=4)

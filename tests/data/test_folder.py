@@ -180,12 +180,12 @@ def test_names_with_white_space_and_texts_that_are_not_utf8(tmp_path):
 
 def test_file_names_that_are_not_utf8(tmp_path):
     try:
-        with open(os.fsencode(tmp_path) + b"/caf\xe9.txt", "wb") as out:
-            out.write(b"x")
+        (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_bytes(b"x")
     except OSError:
         pytest.skip("this file system refuses such names")
-    with pytest.raises(DataError, match="the folder's name is not valid UTF-8; rename it"):
-        load_dataset("folder:" + os.fsdecode(b"caf\xe9"))
+    for name in (os.fsdecode(b"caf\xe9"), "\ud800"):
+        with pytest.raises(DataError, match="the folder's name is not valid UTF-8; rename it"):
+            load_dataset(f"folder:{name}")
     with pytest.raises(DataError, match="the file's name is not valid UTF-8; rename it"):
         documents(tmp_path)
 

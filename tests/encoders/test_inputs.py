@@ -19,7 +19,7 @@ from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.runs.order import as_frame
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.searcher import search_index
+from lexvl_anserini.searching.searcher import Searcher, search_index
 
 
 class LetterCounts:
@@ -126,6 +126,8 @@ def test_a_search_refuses_other_types_at_the_call(index):
     for query, kind in ((None, "NoneType"), (5, "int"), ([5], "int"), ({"q": "ash"}, "dict"), (b"ash", "bytes")):
         with pytest.raises(UsageError, match=f"a value of type {kind} is no query; expected a text, a Topic"):
             search_index(index, query)
+        with pytest.raises(UsageError, match="query is .*, expected a text, a Topic or an ImpactQuery"):
+            Searcher(index).explain(query)
 
 
 def test_lists_are_frames_and_objects_say_what_they_are(index, load):

@@ -109,7 +109,7 @@ def test_malformed_lines_are_named(tmp_path: Path, first: str, line: str, messag
 def test_unreadable_runs(tmp_path: Path) -> None:
     (tmp_path / "cut.gz").write_bytes(gzip.compress(TREC.encode())[:-9])
     (tmp_path / "plain.gz").write_bytes(b"not gzip")
-    for name in ("absent.gz", "cut.gz", "plain.gz"):
+    for name in ("absent.gz", "cut.gz", "plain.gz", "a\0b", "\ud800"):
         with pytest.raises(DataError, match=rf"{name}.*(cannot be read|damaged gzip file)"):
             list(read_run(tmp_path / name))
 

@@ -163,8 +163,9 @@ def test_a_removed_index_is_not_made_again(built):
 
 
 def test_what_is_no_index(built):
-    """Encoded documents, and a name that no file system takes."""
-    for place, message in ((built.parent / "shards", "encoded documents, not an index"), ("x" * 300, "no such index")):
+    """Encoded documents, and names that no file system takes."""
+    names = [(name, "no such index") for name in ("x" * 300, "a\0b", "\ud800")]
+    for place, message in ((built.parent / "shards", "encoded documents, not an index"), *names):
         with pytest.raises(ArtefactError, match=message):
             Searcher(place)
 

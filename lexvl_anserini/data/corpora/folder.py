@@ -203,7 +203,7 @@ def find_place(ref: CorpusRef) -> Path:
     try:
         path.encode("utf-8")
     except UnicodeEncodeError as problem:  # a manifest could not name it
-        raise DataError(f"{os.fsencode(path)!r}: the folder's name is not valid UTF-8; rename it") from problem
+        raise DataError(f"{path!a}: the folder's name is not valid UTF-8; rename it") from problem
     return expand_path(path)
 
 

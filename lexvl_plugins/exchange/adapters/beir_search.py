@@ -10,7 +10,7 @@ from beir.retrieval.search import BaseSearch
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, Topic
-from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, check_hits, collect_scores
+from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, check_hits, collect_scores, read_title
 
 
 class BEIRSearch(BaseSearch):
@@ -24,7 +24,7 @@ class BEIRSearch(BaseSearch):
         self, corpus: Mapping[str, Mapping[str, str]], queries: Mapping[str, str], top_k: int, *_: Any, **__: Any
     ) -> dict[str, dict[str, float]]:
         """Finds the best `top_k` documents of each query but that of its own id; scores are always the model's."""
-        documents = (Document(doc_id, doc.get("title") or None, doc.get("text", "")) for doc_id, doc in corpus.items())
+        documents = (Document(doc_id, read_title(doc), doc.get("text", "")) for doc_id, doc in corpus.items())
         indexed = IndexedCorpus(self.model, documents, batch_size=self.batch_size)
         topics, most = [Topic(query_id, text) for query_id, text in queries.items()], check_hits(top_k)
         self.results = collect_scores(hits.without(hits.query_id)[:most] for hits in indexed.search(topics, most + 1))

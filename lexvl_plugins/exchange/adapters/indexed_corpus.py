@@ -96,6 +96,12 @@ def check_texts(records: Iterable[Record]) -> Iterator[Record]:
         yield record
 
 
+def read_title(record: Mapping[str, Any]) -> Any:
+    """Returns the title of a document of another project: None for an empty one; `check_texts` refuses another type."""
+    title = record.get("title")
+    return (title or None) if isinstance(title, str) else title
+
+
 def check_hits(number: Any) -> int:
     """Returns a number of hits that another project passes, from 1 on; some pass the largest that there is."""
     hits = min(number, MOST) if isinstance(number, int) else number

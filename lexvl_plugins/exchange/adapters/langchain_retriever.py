@@ -10,6 +10,7 @@ from langchain_core.documents import Document as LangChainDocument
 from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
+from lexvl_anserini.ground.typed import check_type
 from lexvl_anserini.searching.index_runs import read_texts
 from lexvl_anserini.searching.searcher import Searcher
 
@@ -29,6 +30,7 @@ class LexVLRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
     ) -> list[LangChainDocument]:
+        check_type("query", query, str, "a text")  # several would be answered by several lists
         hits = self._searcher.search(query, self.k)
         self._searcher.verify()
         texts = read_texts(hits, self._searcher.index, self.data_dir)

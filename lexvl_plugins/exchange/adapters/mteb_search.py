@@ -20,7 +20,7 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.machine import find_version
 from lexvl_anserini.ground.records import Document, Topic
-from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, collect_scores
+from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, collect_scores, read_title
 
 if TYPE_CHECKING:
     from mteb.models import ModelMeta
@@ -55,7 +55,7 @@ class MTEBSearch:
         rows = self._read_rows(corpus, task_metadata, "document", batch_size)
         # `text` has the title and the body of a document, which some encoders read as two texts.
         documents = (
-            Document(doc_id, row.get("title") or None, row.get("body", row.get("text")), row.get("image"))
+            Document(doc_id, read_title(row), row.get("body", row.get("text")), row.get("image"))
             for doc_id, row in rows
         )
         self.corpus = IndexedCorpus(self.model, documents, batch_size=batch_size)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from invoking import invoked
 
@@ -74,6 +75,7 @@ def test_wrong_types_are_one_line(model, index):
     for call, message in (
         (lambda: search.search({"d": {"text": b"a"}}, QUERIES, 3), "'d': its text is of type bytes, expected a str"),
         (lambda: search.search({"d": {"text": "a", "title": [1]}}, QUERIES, 3), "'d': its title is of type list"),
+        (lambda: search.search({"d": {"text": "a", "title": np.ones(2)}}, QUERIES, 3), "'d': its title is of type nda"),
         (lambda: search.search(plain, {"q": 3}, 3), "'q': its text is of type int"),
         (lambda: search.search(plain, QUERIES, "3"), "hits is '3'"),
         (lambda: next(IndexedCorpus(model, DOCUMENTS).search(TOPICS, [3])), r"hits is \[3\]"),
@@ -131,6 +133,9 @@ def test_langchain_retrieves(model, tmp_path):
     for place in (index, index.path, str(index.path)):
         documents = LexVLRetriever(index=place, k=2).invoke("a dog")
         assert [(d.id, d.page_content, d.metadata["score"]) for d in documents] == expected
+    for several in ([], ["a dog"]):
+        with pytest.raises(UsageError, match=r"query is .*, expected a text"):
+            LexVLRetriever(index=index).invoke(several)
 
 
 def test_ir_measures_reads_our_hits_and_judgements(index, model):
