@@ -70,7 +70,7 @@ def remove_packing(name: str) -> str:
 def open_packed(path: Path) -> BinaryIO:
     """Opens a plain, gzip or Zstandard file; reading a damaged one raises one of `DAMAGED_GZIP`, or OSError."""
     packing = path.suffix.lower()
-    refuse_pointer(path, packed=packing not in PACKED)
+    refuse_pointer(path, plain=packing not in PACKED)
     if packing == ".gz":
         return _UnpackedReader(cast(io.RawIOBase, gzip.open(path, "rb")), path)
     if packing == ".zst":

@@ -407,7 +407,7 @@ def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) ->
         if path.exists() and not path.is_file():  # a pipe or a device may have no end
             raise error(f"{path}: no {what} (not a regular file)")
         content = path.read_bytes()
-        refuse_pointer(path, content, error, packed=True)
+        refuse_pointer(path, content, error, plain=True)
         data = orjson.loads(content)
     except OSError as problem:
         raise error(f"{path}: no {what} ({problem.strerror or problem})") from problem

@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.data.checks import check_id, parse_weights
 from lexvl_anserini.data.lines import (
+    PACKED,
     Line,
     choose_files,
     get_plain_suffix,
@@ -169,8 +171,14 @@ def _build_shard(rows: sparse.csr_matrix, ids: Any, texts: Any, metadata: Any, i
 def read_matrix(source: Path) -> sparse.csr_matrix:
     """Reads a matrix, .npz of scipy or .pt of torch, as CSR, see `check_matrix`."""
     refuse_pointer(source)
+    if source.suffix.lower() in PACKED:
+        raise UsageError(f"{source}: a packed matrix; unpack it ({source.suffix} is for JSON lines and CIFF)")
     try:
-        return check_matrix(sparse.load_npz(source) if source.suffix.lower() == ".npz" else _read_tensor(source))
+        if source.suffix.lower() != ".npz":
+            return check_matrix(_read_tensor(source))
+        if not is_zipfile(source):  # of which NumPy says that it holds objects, and how to load them unsafely
+            raise ValueError("no .npz of scipy.sparse.save_npz, or a damaged one")
+        return check_matrix(sparse.load_npz(source))
     except Exception as error:  # both libraries raise any error about a file that is another
         raise DataError(f"{source}: no sparse matrix [documents, terms] ({describe_error(error)})") from error
 

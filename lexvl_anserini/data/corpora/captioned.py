@@ -36,18 +36,20 @@ from typing import Any, NamedTuple
 from lexvl_anserini.data.checks import check_id
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, choose_direction, choose_split, data_root
 from lexvl_anserini.data.lines import (
+    DAMAGED_GZIP,
     PACKED_ARCHIVES,
     FileState,
     choose_files,
     describe_unreadable,
     log_once,
+    open_packed,
     read_file_state,
     some,
     take_distinct,
     whole_characters,
 )
 from lexvl_anserini.data.pictures.archives import open_archive
-from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError, refuse_pointer
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.machine import expand_path, split_path
 from lexvl_anserini.ground.records import CorpusRef, Document, Qrel, Topic
 
@@ -246,6 +248,7 @@ def _list_files(folder: Path) -> list[str]:
 
 # Captions of an image that make its document, text to text; the next one is the topic, further ones are not used.
 DOCUMENT_CAPTIONS = 4
+_EXPECTED = "; expected the captions of COCO, captions_<split>.json"
 
 
 class Caption(NamedTuple):
@@ -372,11 +375,11 @@ def _parse_image(record: dict[str, Any], split: str, where: str, escape_ids: boo
     return CaptionedImage(image_id, split, file, tuple(captions))
 
 
-def _field(record: Any, key: str, where: str) -> Any:
+def _field(record: Any, key: str, where: str, remedy: str = "") -> Any:
     if not isinstance(record, dict):
         raise DataError(f"{where}: {record!r:.80} is not an object")
     if key not in record:
-        raise DataError(f"{where}: no {key!r}; keys found: {', '.join(map(str, record)) or 'none'}")
+        raise DataError(f"{where}: no {key!r}; keys found: {', '.join(map(str, record)) or 'none'}{remedy}")
     return record[key]
 
 
@@ -395,8 +398,8 @@ def _list_records(path: Path) -> Iterable[Any]:
     images = _field(content, "images", str(path))
     if not isinstance(images, list):
         raise DataError(f"{path}: 'images' is not a list; expected Karpathy's dataset_<name>.json")
-    if "annotations" in content and not any(isinstance(image, dict) and "sentences" in image for image in images):
-        return _join_annotations(path, images, content["annotations"])
+    if any(isinstance(image, dict) and "file_name" in image and "sentences" not in image for image in images):
+        return _join_annotations(path, images, content.get("annotations"))
     return images
 
 
@@ -406,14 +409,14 @@ def _load(path: Path) -> Any:
     def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return {key: value for key, value in take_distinct(str(path), pairs).items() if key != "tokens"}
 
-    refuse_pointer(path)
     try:
-        return json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=build)
+        with open_packed(path) as source:
+            return json.loads(source.read().decode("utf-8-sig"), object_pairs_hook=build)
     except UnicodeDecodeError as problem:
         raise DataError(f"{path}: not valid UTF-8 (byte {problem.start + 1}); fetch the file again") from problem
     except (ValueError, RecursionError) as problem:
         raise DataError(f"{path}: malformed JSON ({problem}); fetch the file again") from problem
-    except OSError as problem:
+    except (OSError, *DAMAGED_GZIP) as problem:
         raise describe_unreadable(path, problem) from problem
 
 
@@ -431,7 +434,7 @@ def _group_pairs(path: Path, rows: list[Any]) -> Iterable[dict[str, Any]]:
     return records.values()
 
 
-def _join_annotations(path: Path, images: list[Any], annotations: list[Any]) -> Iterable[dict[str, Any]]:
+def _join_annotations(path: Path, images: list[Any], annotations: Any) -> Iterable[dict[str, Any]]:
     """The images of COCO's own file of captions, with their ids there."""
     split = _name_split(path)
     records: dict[str, dict[str, Any]] = {}
@@ -442,9 +445,9 @@ def _join_annotations(path: Path, images: list[Any], annotations: list[Any]) -> 
             raise DataError(f"{where}: id {image_id} occurs more than once; ids must be distinct")
         file = _get_string(image, "file_name", where)
         records[image_id] = {"imgid": image_id, "split": split, "filename": file, "sentences": []}
-    for number, annotation in enumerate(annotations, start=1):
+    for number, annotation in enumerate(annotations if isinstance(annotations, list) else [{}], start=1):
         where = f"{path} annotation {number}"
-        caption = {"raw": _field(annotation, "caption", where), "sentid": _field(annotation, "id", where)}
+        caption = {"raw": _field(annotation, "caption", where, _EXPECTED), "sentid": _field(annotation, "id", where)}
         image_id = check_id(_field(annotation, "image_id", where), where)
         if image_id not in records:
             raise DataError(f"{where}: image_id {image_id} is of no image")
