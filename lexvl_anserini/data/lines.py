@@ -22,6 +22,7 @@ from lexvl_anserini.ground.files import BOM, decode_utf8, parse_json
 
 PACKED = (".gz", ".zst")  # suffixes of compressed files
 MOST_LINE = 1 << 28  # bytes of a line of a compressed file
+MOST_UNPACKED = 50  # a packed file may unpack to at most this many times its size
 DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)  # what reading a damaged gzip file raises
 # Names of columns of which headers consist: of topics, passages and tables of them.
 HEADER = frozenset(
@@ -63,7 +64,7 @@ def remove_packing(name: str) -> str:
 def open_packed(path: Path) -> BinaryIO:
     """Opens a plain, gzip or Zstandard file; reading a damaged one raises one of `DAMAGED_GZIP`, or OSError."""
     packing = path.suffix.lower()
-    refuse_pointer(path, packed=packing not in PACKED)
+    refuse_pointer(path, plain=packing not in PACKED)
     if packing == ".gz":
         return _UnpackedReader(cast(io.RawIOBase, gzip.open(path, "rb")), path)
     if packing == ".zst":
@@ -71,6 +72,19 @@ def open_packed(path: Path) -> BinaryIO:
 
         return _UnpackedReader(input_stream(str(path), compression="zstd"), path)
     return open(path, "rb")
+
+
+def read_packed(path: Path) -> bytes:
+    """A whole plain, gzip or Zstandard file, which unpacks to at most `MOST_UNPACKED` times its size."""
+    most = max(MOST_LINE, MOST_UNPACKED * path.stat().st_size) if path.is_file() else MOST_LINE
+    try:
+        with open_packed(path) as source:
+            content = source.read(most + 1)
+    except (OSError, *DAMAGED_GZIP) as problem:
+        raise describe_unreadable(path, problem) from problem
+    if len(content) > most:
+        raise DataError(f"{path}: unpacks to more than {most:,} bytes; unpack it")
+    return content
 
 
 class _UnpackedReader(io.BufferedReader):

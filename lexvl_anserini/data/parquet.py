@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lexvl_anserini.data.lines import MOST_LINE, FileState, read_file_state
+from lexvl_anserini.data.lines import MOST_LINE, FileState, choose_files, read_file_state
 from lexvl_anserini.ground.errors import DataError, LexvlError, refuse_pointer
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ PART = re.compile(r"(?P<name>.+)-\d+-of-(?P<parts>\d+)(-[0-9a-f]+)?")
 def group_tables(folder: Path) -> dict[str, list[Path]]:
     """The Parquet tables of a folder by their names, each with all of its parts."""
     tables, whole = defaultdict[str, list[Path]](list), dict[str, int]()
-    for path in sorted(path for path in folder.glob("*.parquet") if not path.name.startswith(".")):
+    for path in choose_files(folder, ".parquet"):
         part = PART.fullmatch(path.stem)
         name = part["name"] if part else path.stem
         tables[name].append(path)

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterator
 from html import unescape
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,7 +79,7 @@ def parse_record(line: Line) -> Record:
 
 def read_records(path: Path) -> Iterator[Record]:
     """The lines of a JSON file, or the rows of a Parquet table of the hub: without nulls, its `id` as `_id`."""
-    if path.suffix != ".parquet":
+    if path.suffix.lower() != ".parquet":
         yield from map(parse_record, read_lines(path))
         return
     names = read_schema(path).names
@@ -127,9 +128,11 @@ def _read_topics(path: Path, escape_ids: bool) -> Iterator[tuple[str, Topic]]:
 
 def _read_trec_topics(path: Path, escape_ids: bool) -> Iterator[tuple[str, Topic]]:
     """The title of each `<top>` of TREC, the query or the title of each `<topic number="...">`."""
-    text = _COMMENT.sub("", "\n".join(map(decode, read_lines(path))))
+    _, *topics = _TOPIC.split(_COMMENT.sub("", "\n".join(map(decode, read_lines(path)))))
+    if not topics:
+        raise DataError(f"{path}: begins with <, without <top> or <topic> in it; expected {TOPIC_FORMATS}")
     log_once(f"{path}: topics in TREC's own form; their titles (or queries) are read, not their descriptions")
-    for number, topic in enumerate(_TOPIC.split(text)[1:], start=1):
+    for number, topic in enumerate(topics, start=1):
         where = f"{path} topic {number}"
         body, end, _ = re.split(r"(</top(?:ic)?\s*>)|\Z", topic, maxsplit=1, flags=re.IGNORECASE)
         query_id, query = _TOPIC_NUMBER.search(body), _TOPIC_TEXT.search(body)
@@ -145,12 +148,10 @@ def _read_trec_topics(path: Path, escape_ids: bool) -> Iterator[tuple[str, Topic
 def read_qrels(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
     """Streams the judgements of a file: BEIR's TSV with or without header, TREC's columns, JSON lines, or Parquet."""
     rows = _read_judged_records(path) if get_plain_suffix(path) in RECORDS else _read_judged_lines(path, escape_ids)
-    empty = True
-    for where, (query_id, doc_id, relevance) in rows:
-        empty = False
-        yield check_qrel(query_id, doc_id, relevance, where, escape_ids)
-    if empty:
+    if (first := next(rows, None)) is None:
         raise DataError(f"{path}: no judgement in it; expected lines of query-id, corpus-id, score")
+    for where, (query_id, doc_id, relevance) in chain([first], rows):
+        yield check_qrel(query_id, doc_id, relevance, where, escape_ids)
 
 
 def _read_judged_records(path: Path) -> Iterator[tuple[str, list[Any]]]:

@@ -112,21 +112,20 @@ class JavaError(LexvlError):
     """No usable Java runtime was found, or the JVM refused to start."""
 
 
-# How a file begins that a clone without git-lfs has in the place of another, and one that is packed.
+# How a file begins that a clone without git-lfs has in the place of another, and one that its name does not describe.
 POINTER = {b"version https://git-lfs": "a pointer of Git LFS in the place of the file; git lfs pull fetches it"}
-PACKED = {
-    start: f"packed by {kind}, which its name does not say; unpack it, or give it the suffix"
-    for start, kind in {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard"}.items()
-}
+UNPACK, HTML = "which its name does not say; unpack it, or give it the suffix", "a page of HTML; fetch the file again"
+FOREIGN = {b"\x1f\x8b": f"packed by gzip, {UNPACK}", b"\x28\xb5\x2f\xfd": f"packed by Zstandard, {UNPACK}"}
+FOREIGN |= {b"<!doctype html": HTML, b"<html": HTML, b"pk\3\4": "a zip archive; unpack it and name the file in it"}
 
 
 def refuse_pointer(
-    where: Path | str, start: bytes | None = None, error: type[LexvlError] = DataError, packed: bool = False
+    where: Path | str, start: bytes | None = None, error: type[LexvlError] = DataError, plain: bool = False
 ) -> None:
-    """Refuses a pointer of Git LFS, by its path or its first bytes, and what is `packed` under a plain name."""
+    """Refuses a pointer of Git LFS, by its path or its first bytes; of a `plain` file also what cannot be one."""
     if start is None and Path(where).is_file():  # of a pipe, nothing is read
         with suppress(OSError), open(where, "rb") as source:
             start = source.read(32)
-    for beginning, problem in (POINTER | PACKED if packed else POINTER).items():
-        if start and start.startswith(beginning):
+    for beginning, problem in (POINTER | FOREIGN if plain else POINTER).items():
+        if start and start[:32].lstrip(b"\xef\xbb\xbf\r\n ").lower().startswith(beginning):
             raise error(f"{where}: {problem}")

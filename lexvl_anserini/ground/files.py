@@ -408,7 +408,7 @@ def read_json_value(path: Path, what: str, kind: type, error: type[LexvlError], 
         content = path.read_bytes()
     except OSError as problem:
         raise error(f"{path}: no {what} ({problem.strerror or problem})") from problem
-    refuse_pointer(path, content, error, packed=True)
+    refuse_pointer(path, content, error, plain=True)
     if not isinstance(value := parse_json(content, str(path), error, **options), kind):
         expected = "a list" if kind is list else "an object"
         raise error(f"{path}: the {what} is a JSON {type(value).__name__}, expected {expected}")

@@ -254,9 +254,9 @@ def _parse_query(line: Line, manifest: Manifest) -> ImpactQuery:
     import numpy as np
 
     row, where = parse_object(line), line.where
-    query_id = row.get("id")
-    vector: Mapping[str, float] = parse_weights(row.get("vector"), where, tokens=True)
-    if not isinstance(query_id, str) or query_id.split() != [query_id]:
+    query_id, weights = row.get("id"), parse_weights(row.get("vector"), where, tokens=True)
+    vector: Mapping[str, float] = {term: weight for term, weight in weights.items() if weight}
+    if type(query_id) not in (str, int) or (query_id := str(query_id)).split() != [query_id]:
         raise DataError(f"{where}: id {query_id!r}, expected a text without white space")
     if float in map(type, vector.values()):
         quantiser, size = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else Quantiser(), len(vector)

@@ -289,7 +289,7 @@ def load_reranking_encoder(
     run: RunManifest, checkpoint: str | None, tokenizer: str | None, device: str, settings: Mapping[str, Any]
 ) -> Encoder:
     """The encoder of a run with the options for re-ranking (`rerank_options` of its card) and the user's settings."""
-    own = {} if run.encoder.fields else CARDS[run.encoder.name].rerank_options
+    own = CARDS[name].rerank_options if (name := run.encoder.name) in CARDS else {}
     # No vocabulary: it may differ from the index's.
     return load_encoder_from(load_own_encoder(run), checkpoint, tokenizer, device, {**own, **settings})
 

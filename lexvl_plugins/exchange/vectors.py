@@ -17,9 +17,10 @@ import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.data.checks import check_id, parse_weights
-from lexvl_anserini.data.corpora.beir import MOST_UNPACKED
 from lexvl_anserini.data.lines import (
     MOST_LINE,
+    MOST_UNPACKED,
+    PACKED,
     Line,
     choose_files,
     get_plain_suffix,
@@ -172,13 +173,19 @@ def _build_shard(rows: sparse.csr_matrix, ids: Any, texts: Any, metadata: Any, i
 def read_matrix(source: Path) -> sparse.csr_matrix:
     """Reads a matrix, .npz of scipy or .pt of torch, as CSR, see `check_matrix`."""
     refuse_pointer(source)
+    if source.suffix.lower() in PACKED:
+        raise UsageError(f"{source}: a packed matrix; unpack it ({source.suffix} is for JSON lines and CIFF)")
     try:
         if is_zipfile(source):
             with ZipFile(source) as parts:
                 unpacked = sum(part.file_size for part in parts.infolist())
             if unpacked > (most := max(MOST_LINE, MOST_UNPACKED * source.stat().st_size)):
                 raise ValueError(f"it unpacks to {unpacked:,} bytes, expected at most {most:,}")
-        return check_matrix(sparse.load_npz(source) if source.suffix.lower() == ".npz" else _read_tensor(source))
+        if source.suffix.lower() != ".npz":
+            return check_matrix(_read_tensor(source))
+        if not is_zipfile(source):  # of which NumPy says that it holds objects, and how to load them unsafely
+            raise ValueError("no .npz of scipy.sparse.save_npz, or a damaged one")
+        return check_matrix(sparse.load_npz(source))
     except Exception as error:  # both libraries raise any error about a file that is another
         raise DataError(f"{source}: no sparse matrix [documents, terms] ({describe_error(error)})") from error
 

@@ -156,9 +156,9 @@ def follow(
 
 def _read_pictures(dataset: Dataset, album: Album, files: FileDigests) -> Iterator[Document]:
     """The pictures, each with the SHA-256 of its file as its metadata."""
-    inside = f"{album.path.resolve()}/"
+    own = str(album.path.resolve() / SHEET)
     for document in dataset.documents():
-        if document.image is not None and not document.image.startswith(inside):
+        if document.image is not None and document.image != own:
             yield document._replace(metadata={DIGEST: files.of(document.image) or UNREADABLE})
 
 

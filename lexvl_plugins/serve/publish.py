@@ -33,6 +33,7 @@ import typer
 
 from lexvl_anserini import __version__, cli
 from lexvl_anserini.data.pictures.images import open_image
+from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.describing import list_options
 from lexvl_anserini.encoders.parts.batches import BagTower
 from lexvl_anserini.encoders.parts.tokens import list_token_strings
@@ -286,7 +287,8 @@ def publish(
 
 def find_bag_mode(encoder: str) -> dict[str, str]:
     """The options with which the queries of an encoder are bags of words, where it has such a mode."""
-    return {"mode": "alpha"} if any(option.name == "mode" for option in list_options(encoder)) else {}
+    known = list_options(encoder) if encoder in CARDS else ()
+    return {"mode": "alpha"} if any(option.name == "mode" for option in known) else {}
 
 
 def _check_place(site: Path, index: Path, overwrite: bool) -> None:

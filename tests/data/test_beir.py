@@ -280,7 +280,7 @@ TABLES = {
 )
 def test_tables_of_the_hub(tmp_path, changed, problem):
     for name, rows in (TABLES | changed).items():
-        path = tmp_path / f"{name}.parquet"
+        path = tmp_path / f"{name}.{'PARQUET' if name.startswith('queries') else 'parquet'}"
         path.parent.mkdir(exist_ok=True)
         if rows:
             parquet.write_table(pyarrow.Table.from_pylist(rows), path)

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 from corpus_folders import captioned_image as image
-from corpus_folders import gallery_of, karpathy_folder, tar_of
+from corpus_folders import gallery_of, karpathy_folder, pack_text, tar_of
 from world.catalogue import world
 from world.grammar import captions
 from world.pictures import draw_split
@@ -183,6 +183,7 @@ def test_other_keys_blanks_and_unicode(tmp_path):
     text = '\ufeff { "info" : {"images": []} ,\n "images" : [ ' + json.dumps(record) + " ] }\n"
     expected = CaptionedImage("1", "test", "val2014/1.jpg", (Caption("10", "Käse 日本"),))
     assert karpathy(tmp_path, text) == [expected]
+    assert list(read_karpathy(pack_text(tmp_path / "dataset.json.gz", text))) == [expected]
 
 
 def coco(annotation):
@@ -199,9 +200,11 @@ def coco(annotation):
         ('{"images": [{}]}', "image 1 .*: no 'split'; keys found: none"),
         ('{"dataset": "x"}', "no 'images'; keys found: dataset"),
         ('{"images": []}', "no image in it"),
+        (b"PK\3\4", r"dataset.json: a zip archive; unpack it"),
         ('[{"image": "1.jpg", "caption": "a"}, 3]', "row 2: 3 is not an object"),
         ('[{"image": "1.jpg", "question": "a"}]', "row 1: no 'caption'; keys found: image, question"),
-        (coco('{"image_id": 1, "bbox": []}'), "annotation 1: no 'caption'; keys found: image_id, bbox"),
+        (coco('{"image_id": 1, "bbox": []}'), "annotation 1: no 'caption'; keys found: image_id, bbox; expected the"),
+        (coco("").replace("[]", "null"), "keys found: none; expected the captions of COCO, captions_<split>"),
         (coco('{"image_id": 2, "id": 1, "caption": "a"}'), "annotation 1: image_id 2 is of no image"),
         ('{"images": [{"id": 1, "file_name": "1"}, {"id": 1, "file_name": "2"}], "annotations": []}', "id 1 occurs"),
         ('{"images": [3]}', "image 1: 3 is not an object"),

@@ -127,6 +127,7 @@ def test_a_tar_is_read_as_the_folder_it_was_made_of(tmp_path):
         *((name, "names no dataset") for name in ("beir", "beir/", "beir/../etc")),
         ("beir/scfact", r"unknown BEIR dataset 'scfact'; did you mean 'scifact'\? known: .*tiny"),
         ("beir:{}/absent", "absent: no such folder; expected corpus.jsonl"),
+        ("beir:{}/x.tar", "x.tar: no folder; expected corpus.jsonl"),
         ("beir:{}/sub", "sub: no corpus.jsonl in it"),
         ("demo/tets", "unknown split of demo 'tets'; did you mean 'test'"),
         *((name, "names no folder") for name in ("embeddings", "embeddings:", "embeddings:,x")),

@@ -141,11 +141,11 @@ def test_other_modes(image, greys):
     assert pixels(Image.new("CMYK", (1, 1), (0, 255, 255, 0))).tolist() == [[list(RED)]]
 
 
-def test_sixteen_bits_keep_the_upper_eight(tmp_path):
-    values = np.array([[0, 255, 256, 0x8000, 0xFFFF]], np.uint16)
-    for name in ("a.png", "a.tiff"):
-        path = saved(tmp_path, Image.fromarray(values), name)
-        assert pixels(path)[0, :, 0].tolist() == [0, 0, 1, 0x80, 0xFF]
+def test_sixteen_bits_keep_the_upper_eight_unless_all_are_dark(tmp_path):
+    greys = {(0, 255, 256, 0x8000, 0xFFFF): [0, 0, 1, 0x80, 0xFF], (0, 200): [0, 200], (0, 1365, 4095): [0, 85, 255]}
+    for name, values in [(name, values) for name in ("a.png", "a.tiff") for values in greys]:
+        path = saved(tmp_path, Image.fromarray(np.array([values], np.uint16)), name)
+        assert pixels(path)[0, :, 0].tolist() == greys[values]
 
 
 def test_an_animation_shows_its_first_frame(tmp_path):

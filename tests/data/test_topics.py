@@ -93,7 +93,8 @@ def test_topics_of_trec(tmp_path, name, text):
         (TREC.replace("<title>two", ""), r"topic 2: no title and no query"),
         (XML.replace('number="q2"', ""), r"topic 2: no number in '><title>two"),
         (TREC + TREC, r"topic 3: query id '51' is on topic 1 already"),
-        ("<html></html>", r"t\.txt: no query in it"),
+        ("<DOC></DOC>", r"t\.txt: begins with <, without <top> or <topic> in it"),
+        ("\ufeff\n<!DOCTYPE HTML><body>404", r"t\.txt: a page of HTML; fetch the file again"),
     ],
 )
 def test_topics_of_trec_that_are_cut_off(tmp_path, text, problem):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from corpus_folders import pack_text
 from PIL import Image
 from scipy.io import savemat
 
@@ -246,8 +247,11 @@ def test_lists_of_images(tmp_path):
     found = read_labelled(tmp_path / "images.tsv")
     assert found.images == [str(tmp_path / "a, b.png"), "/x/c.png"]
     assert found.labels.tolist() == [1, 0]
-    (tmp_path / "images.csv").write_text('"a, b.png",dog\n')
+    (tmp_path / "images.csv").write_text('Image,Class\r"a, b.png",dog\r')
     assert read_labelled(tmp_path / "images.csv").images == [str(tmp_path / "a, b.png")]
+    for content, told in (('a.png,dog\nb.png,"cat\nc.png,dog\n', "unexpected end"), ("<html>", "a page of HTML")):
+        with pytest.raises(DataError, match=told):
+            read_labelled(pack_text(tmp_path / "images.csv", content))
 
 
 @pytest.mark.parametrize(

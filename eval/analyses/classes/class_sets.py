@@ -25,7 +25,7 @@ from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.data.lines import read_entries
 from lexvl_anserini.data.pictures.images import list_image_suffixes
-from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.errors import DataError, UsageError, refuse_pointer
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.machine import expand_path
 from lexvl_anserini.ground.records import CorpusRef
@@ -121,11 +121,12 @@ def read_list(path: Path) -> Iterator[Labelled]:
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Streams the rows of a list, each with its place for errors; a heading of these columns is skipped."""
+    refuse_pointer(path, plain=True)
     try:
         with open(path, encoding="utf-8-sig", newline="") as lines:
-            for number, row in enumerate(csv.reader(lines, delimiter=LISTS[path.suffix.lower()]), start=1):
+            for number, row in enumerate(csv.reader(lines, delimiter=LISTS[path.suffix.lower()], strict=True), start=1):
                 cells = [cell.strip() for cell in row]
-                if not row or (number == 1 and cells == list(columns)):
+                if not row or (number == 1 and [cell.lower() for cell in cells] == list(columns)):
                     continue
                 where = f"{path} line {number}"
                 if len(cells) != len(columns):

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from lexvl_anserini.data.dataset import Dataset, choose_direction, choose_split, data_root
 from lexvl_anserini.data.lines import (
+    MOST_UNPACKED,
     PACKED,
     LinePlace,
     choose_files,
@@ -73,7 +74,7 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
     split = ref.split or default
     corpus = find_beir_files(folder, split=split)
     if not corpus:
-        absence = "no corpus.jsonl in it" if folder.is_dir() else "no such folder"
+        absence = "no corpus.jsonl in it" if folder.is_dir() else "no folder" if folder.exists() else "no such folder"
         raise DataError(f"{folder}: {absence}; expected corpus.jsonl, queries.jsonl, qrels/<split>.tsv")
     if split != default:
         find_qrels(folder, split)
@@ -104,12 +105,11 @@ def read_corpus(files: Sequence[Path], escape_ids: bool = False) -> Iterator[Doc
 
     Keys besides `_id`, `title`, `text`, `image` go to the metadata. A document may have an empty text.
     """
-    empty = True
-    for record in chain.from_iterable(map(read_records, files)):
-        empty = False
-        yield _make_document(record, escape_ids)
-    if empty:
+    records = chain.from_iterable(map(read_records, files))
+    if (first := next(records, None)) is None:
         raise DataError(f"{files[0]}: no document in it")
+    for record in chain([first], records):
+        yield _make_document(record, escape_ids)
 
 
 def read_placed_corpus(path: Path, escape_ids: bool, place: LinePlace) -> Iterator[tuple[LinePlace, Document]]:
@@ -249,7 +249,6 @@ BEIR_ARCHIVES: Mapping[str, str] = {
     "webis-touche2020": "webis-touche2020/v2",
 }
 
-MOST_UNPACKED = 50  # an archive may unpack to at most this many times its size
 TIMEOUT_S = 10  # until the server answers: without a network, the download fails within seconds
 SILENCE_S = 60  # between two pieces of an archive
 CHUNK = 1 << 20  # bytes of a download that are written at once

@@ -41,11 +41,12 @@ from lexvl_anserini.data.lines import (
     describe_unreadable,
     log_once,
     read_file_state,
+    read_packed,
     some,
 )
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
-from lexvl_anserini.ground.files import read_json_value
+from lexvl_anserini.ground.files import parse_json
 from lexvl_anserini.ground.machine import expand_path, split_path
 from lexvl_anserini.ground.records import CorpusRef, Document, Qrel, Topic
 
@@ -240,6 +241,7 @@ def _list_files(folder: Path) -> list[str]:
 
 # Captions of an image that make its document, text to text; the next one is the topic, further ones are not used.
 DOCUMENT_CAPTIONS = 4
+_EXPECTED = "; expected the captions of COCO, captions_<split>.json"
 
 
 class Caption(NamedTuple):
@@ -366,11 +368,11 @@ def _parse_image(record: dict[str, Any], split: str, where: str, escape_ids: boo
     return CaptionedImage(image_id, split, file, tuple(captions))
 
 
-def _field(record: Any, key: str, where: str) -> Any:
+def _field(record: Any, key: str, where: str, remedy: str = "") -> Any:
     if not isinstance(record, dict):
         raise DataError(f"{where}: {record!r:.80} is not an object")
     if key not in record:
-        raise DataError(f"{where}: no {key!r}; keys found: {', '.join(map(str, record)) or 'none'}")
+        raise DataError(f"{where}: no {key!r}; keys found: {', '.join(map(str, record)) or 'none'}{remedy}")
     return record[key]
 
 
@@ -383,14 +385,14 @@ def _get_string(record: Any, key: str, where: str) -> str:
 def _list_records(path: Path) -> Iterable[Any]:
     """The images of a file as Karpathy's records; files of BLIP and LAVIS, and COCO's own, become such."""
     # Without tokens of captions: in COCO's file, they are most of its 144 MB.
-    content = read_json_value(path, "list of captioned images", object, DataError, mend=True, left_out="tokens")
+    content = parse_json(read_packed(path), str(path), mend=True, left_out="tokens")
     if isinstance(content, list):
         return _group_pairs(path, content)
     images = _field(content, "images", str(path))
     if not isinstance(images, list):
         raise DataError(f"{path}: 'images' is not a list; expected Karpathy's dataset_<name>.json")
-    if "annotations" in content and not any(isinstance(image, dict) and "sentences" in image for image in images):
-        return _join_annotations(path, images, content["annotations"])
+    if any(isinstance(image, dict) and "file_name" in image and "sentences" not in image for image in images):
+        return _join_annotations(path, images, content.get("annotations"))
     return images
 
 
@@ -408,7 +410,7 @@ def _group_pairs(path: Path, rows: list[Any]) -> Iterable[dict[str, Any]]:
     return records.values()
 
 
-def _join_annotations(path: Path, images: list[Any], annotations: list[Any]) -> Iterable[dict[str, Any]]:
+def _join_annotations(path: Path, images: list[Any], annotations: Any) -> Iterable[dict[str, Any]]:
     """The images of COCO's own file of captions, with their ids there."""
     split = _name_split(path)
     records: dict[str, dict[str, Any]] = {}
@@ -419,9 +421,9 @@ def _join_annotations(path: Path, images: list[Any], annotations: list[Any]) -> 
             raise DataError(f"{where}: id {image_id} occurs more than once; ids must be distinct")
         file = _get_string(image, "file_name", where)
         records[image_id] = {"imgid": image_id, "split": split, "filename": file, "sentences": []}
-    for number, annotation in enumerate(annotations, start=1):
+    for number, annotation in enumerate(annotations if isinstance(annotations, list) else [{}], start=1):
         where = f"{path} annotation {number}"
-        caption = {"raw": _field(annotation, "caption", where), "sentid": _field(annotation, "id", where)}
+        caption = {"raw": _field(annotation, "caption", where, _EXPECTED), "sentid": _field(annotation, "id", where)}
         image_id = check_id(_field(annotation, "image_id", where), where)
         if image_id not in records:
             raise DataError(f"{where}: image_id {image_id} is of no image")

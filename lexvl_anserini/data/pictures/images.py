@@ -6,8 +6,8 @@ The result is always RGB, 8 bits, upright:
 - Alpha is dropped, as `convert("RGB")` does and the reference implementations do.
 - Nothing but pixels is kept: no comment, no EXIF, and no colour profile, by which no colour is converted either.
 - Pillow converts palettes, CMYK and other modes; an animation gives its first frame.
-- 16-bit greyscale keeps its upper eight bits; 32-bit integers count as 16-bit if one is above 255.
-- Floats are read by their range: 0 to 1, 0 to 255, else from the least to the greatest, as large integers are.
+- 16-bit greyscale keeps its upper eight bits; integers up to 255 are eight bits, of whichever type.
+- Floats, and integers below 0, large or dark, are read by their range: 0 to 1, 0 to 255, else least to greatest.
 
 HEIC, in which many phones store pictures, is read where the package pillow-heif is installed.
 """
@@ -316,9 +316,8 @@ def _transform_upright(image: Image) -> Image:
 def _convert_to_eight_bits(image: Image) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Greyscale of 16 or 32 bits as uint8 [H, W]."""
     values = np.asarray(image)
-    if values.dtype.kind != "f" and (greatest := values.max(initial=0)) <= 0xFFFF:
-        wide = values.dtype.itemsize == 2 or greatest > 255
-        return (values >> 8 if wide else values).clip(0, 255).astype(np.uint8)
+    if values.dtype.kind != "f" and values.min() >= 0 and (values.max() <= 255 or 0x2000 <= values.max() <= 0xFFFF):
+        return (values >> 8 if values.max() > 255 else values).astype(np.uint8)
     black, white = _find_range(values[np.isfinite(values)])
     width = (white - black) or 1.0
     return np.nan_to_num((values / width - black / width) * 255).clip(0, 255).astype(np.uint8)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.data import lines
 from lexvl_anserini.data.checks import check_id, show_id
-from lexvl_anserini.data.corpora.beir import MOST_UNPACKED, find_beir_files, read_corpus, read_queries
+from lexvl_anserini.data.corpora.beir import find_beir_files, read_corpus, read_queries
 from lexvl_anserini.data.dataset import Dataset, choose_direction, load_reference
 from lexvl_anserini.data.topics import read_topics
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -183,15 +183,7 @@ def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         for line in lines.read_lines(path):
             yield line.where, lines.parse_object(line)
         return
-    try:
-        most = max(lines.MOST_LINE, MOST_UNPACKED * path.stat().st_size)
-        with lines.open_packed(path) as source:
-            content = source.read(most + 1)
-    except (OSError, *lines.DAMAGED_GZIP) as problem:
-        raise DataError(f"{path}: cannot be read ({problem})") from problem
-    if len(content) > most:
-        raise DataError(f"{path}: unpacks to more than {most:,} bytes; unpack it, or write JSON lines")
-    records = parse_json(content, str(path), mend=True)
+    records = parse_json(lines.read_packed(path), str(path), mend=True)
     if not isinstance(records, list):
         raise DataError(f"{path}: no JSON array; expected [{{'question': ..., '{POSITIVES}': [...]}}, ...]")
     for number, record in enumerate(records, start=1):

@@ -16,6 +16,7 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.rescoring import expect_run_manifest, load_reranking_encoder
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_plugins.exchange import adopt, adopting
 from lexvl_plugins.exchange.adopting import adopt_index
@@ -66,6 +67,8 @@ def test_expressions_and_encoded_queries_need_no_encoder(stock: Path, tmp_path: 
     ):
         with pytest.raises(UsageError, match=message):
             invoked(search_command.command, "--index", stock, *options)
+    with pytest.raises(UsageError, match="imported without an encoder"):
+        load_reranking_encoder(expect_run_manifest(tmp_path / "run"), None, None, "cpu", {})
 
 
 def test_with_its_encoder_it_answers_texts(tmp_path: Path) -> None:

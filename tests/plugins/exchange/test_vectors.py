@@ -283,7 +283,7 @@ def test_what_a_matrix_lacks_and_what_is_none(tmp_path: Path) -> None:
     sparse.save_npz(tmp_path / "m.npz", MATRIX)
     (tmp_path / "ids.txt").write_text("x\n")
     beside = ImportSettings(ids=tmp_path / "ids.txt", vocabulary=tmp_path / "ids.txt")
-    for name in ("no.npz", "no.pt"):
+    for name in ("no.npz", "no.pt", "m.npz.gz"):
         (tmp_path / name).write_bytes(b"no matrix")
     sparse.save_npz(tmp_path / "row.npz", sparse.coo_array([1.0, 2.0]))
     sparse.save_npz(tmp_path / "complex.npz", sparse.csr_matrix([[1 + 2j]]))
@@ -292,7 +292,8 @@ def test_what_a_matrix_lacks_and_what_is_none(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(lines({"id": "x", "vector": {}}))
     for name, options, kind, message in (
         ("m.npz", ImportSettings(), UsageError, "give --ids, and --vocabulary or --encoder"),
-        ("no.npz", beside, DataError, "no.npz: no sparse matrix"),
+        ("no.npz", beside, DataError, "no.npz: no sparse matrix .*no .npz of scipy.sparse.save_npz, or a damaged one"),
+        ("m.npz.gz", beside, UsageError, "m.npz.gz: a packed matrix; unpack it"),
         ("no.pt", beside, DataError, "no.pt: no sparse matrix"),
         ("row.npz", beside, DataError, "dimensions: 1, expected documents and terms"),
         ("complex.npz", beside, DataError, "weights of type complex128, expected integers or floats"),

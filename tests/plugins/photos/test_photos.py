@@ -326,6 +326,11 @@ def test_a_folder_that_changes(tmp_path: Path, own_memory: list[str]) -> None:
     assert sorted(path.name for path in album.iterdir()) == ["index"]
 
 
+def test_only_its_own_sheet_is_no_picture_of_an_album(tmp_path: Path) -> None:
+    folder = paint(tmp_path / "in", **{"a": (255, 0, 0), "contact-sheet": (0, 51, 0)})
+    assert [called(folder, album).documents for album in (tmp_path, folder)] == [2, 1]
+
+
 def test_an_unchanged_folder_costs_nothing(own_memory: list[str], followed: Pair) -> None:
     folder, album = followed
     before = {path: path.stat().st_ino for path in album.rglob("*")}

@@ -162,8 +162,8 @@ def test_a_corpus_that_is_gone_is_an_error(drawn, tmp_path) -> None:
 
 
 def test_the_command_prints_counts(drawn, capsys) -> None:
-    modes = [publishing.find_bag_mode(name) for name in ("vdr-crossmodal", "bag-of-tokens")]
-    assert modes == [{"mode": "alpha"}, {}]
+    modes = [publishing.find_bag_mode(name) for name in ("vdr-crossmodal", "bag-of-tokens", "none")]
+    assert modes == [{"mode": "alpha"}, {}, {}]
     publishing.command(index=drawn / "index", site=drawn / "by-command", map_terms=0, device="cpu", style="json")
     printed = json.loads(capsys.readouterr().out)
     assert printed["documents"] == 8 and printed["maps, bytes"] == 0

@@ -346,7 +346,7 @@ def test_errors_name_what_is_missing(judged: str, tmp_path: Path) -> None:
 
 def test_an_array_that_unpacks_without_end(tmp_path, monkeypatch):
     monkeypatch.setattr("lexvl_anserini.data.lines.MOST_LINE", 1000)
-    monkeypatch.setattr("lexvl_plugins.train.corpora.text_pairs.MOST_UNPACKED", 10)
+    monkeypatch.setattr("lexvl_plugins.train.corpora.text_pairs.lines.MOST_UNPACKED", 10)
     (tmp_path / "a.json.gz").write_bytes(gzip.compress(json.dumps(ENTRIES).encode()))
     assert list(load_dataset(f"dpr:{tmp_path}/a.json.gz").topics())
     (tmp_path / "a.json.gz").write_bytes(packed := gzip.compress(json.dumps(["a" * 1_000_000]).encode()))
