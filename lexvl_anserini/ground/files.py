@@ -114,11 +114,11 @@ def reserve(out: BinaryIO, size: int) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Makes everything below a folder survive a power cut: contents of files, and names."""
+    """Makes everything below a folder survive a power cut: contents of files, and names; opens no link and no pipe."""
     for entry in folder.iterdir():
-        if entry.is_dir():
+        if entry.is_dir() and not entry.is_symlink():
             sync_tree(entry)
-        else:
+        elif entry.is_file() and not entry.is_symlink():
             sync_path(entry)
     sync_path(folder)
 
@@ -175,6 +175,8 @@ def find_room(path: Path) -> Path:
 
 def _name_beside(path: Path, suffix: str) -> Path:
     path = follow_link(path)
+    if path.name in ("", ".."):  # nothing can take the place of `.` while a process is in it
+        raise UsageError(f"{path}: a name that leads to a folder of another name; name the output by its own")
     return path.with_name(path.name + suffix)
 
 
@@ -276,7 +278,7 @@ def _remove(path: Path) -> None:
 
 def _clear(part: Path) -> None:
     for entry in part.iterdir():
-        if entry.is_dir():
+        if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
             entry.unlink()

@@ -17,7 +17,7 @@ from invoking import invoked, write_texts
 from worlds import Task, contents, placed
 
 from lexvl_anserini import encode, fuse, index, prune, search
-from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import (
     atomic_write,
     clear_remains,
@@ -231,6 +231,9 @@ def test_an_output_of_another_kind_is_refused_before_any_work(tmp_path):
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link.lexvl.part").symlink_to(tmp_path / "file")
+    for name in (".", "..", "folder/.."):
+        with pytest.raises(UsageError, match="name the output by its own"), atomic_write(Path(name)):
+            pass
     for name in ("folder", "pipe", "link"):
         with pytest.raises(ArtefactError, match=f"{name}: .*choose another output"), atomic_write(tmp_path / name):
             pytest.fail("the work began")
@@ -314,13 +317,17 @@ def test_backups_survive_every_command_that_writes_a_folder(tmp_path, world, gol
             run(*command)
     mine += ["index/notes.part", "index/older/notes.txt"]
     write_texts(tmp_path, dict.fromkeys(mine[-2:], "mine"))
+    links = {tmp_path / "index/to nothing": "nothing", tmp_path / "index/older/up": ".."}
+    for link, target in links.items():
+        link.symlink_to(target)
+    os.mkfifo(tmp_path / "index/pipe")
     deleting = [*changing, "--delete-ids", "gone"]
     repairing = [*building, "--check", "--repair"]
     for command in (deleting, [*building, "--replace"], deleting, [*changing, "--approximate"], repairing):
         run(*command)
     run(*building, "--append")
-    assert {(tmp_path / name).read_text() for name in mine} == {"mine"}
-    assert not list(tmp_path.rglob("*.lexvl.*"))
+    assert {(tmp_path / name).read_text() for name in mine} == {"mine"} and (tmp_path / "index/pipe").is_fifo()
+    assert {link: os.readlink(link) for link in links} == links and not list(tmp_path.rglob("*.lexvl.*"))
 
 
 def prepare(task: Task, folder: Path) -> None:

@@ -153,6 +153,8 @@ def _append(
         with raise_java_errors(f"{index}: cannot be written"):
             with _updater(index, part, created, options) as updater:
                 for source, of_source in zip(new, manifests, strict=True):
+                    if not of_source.counts.documents:
+                        raise ArtefactError(f"{source}: no document; nothing to append")
                     with _as_index(source, of_source, part, created, options, threads, progress) as (folder, has):
                         fields = _join_fields(fields, has, source)
                         if replacing:
@@ -186,7 +188,10 @@ def _append(
 def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
     """Removes the documents of these ids; the same request again changes nothing."""
     jvm.start()
-    distinct = list(dict.fromkeys(doc_ids))
+    distinct = list(dict.fromkeys([doc_ids] if isinstance(doc_ids, str) else doc_ids))
+    for doc_id in distinct:
+        if str(doc_id).encode(errors="replace").decode().split() != [doc_id]:
+            raise ArtefactError(f"{index}: no document {doc_id!r} in it; expected ids, texts without white space")
     request = f"delete {_digest(sorted(distinct))}"
     if _present(index, distinct, request):
         with sole_writer(index, folder=True):
