@@ -26,7 +26,7 @@ from typing import BinaryIO
 
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.engines.index_folder import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES, LOCK, REPORT
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import PART, compute_sha256, new_folder
 from lexvl_anserini.ground.manifest import MANIFEST
 
@@ -158,11 +158,7 @@ def change_index(index: Path) -> Iterator[Path]:
             if path.is_symlink():  # they are written, and not what they lead to
                 path.unlink()
                 shutil.copyfile(index / path.name, path)
-        try:
-            yield part
-        except LexvlError as error:
-            error.args = (str(error).replace(str(part), str(index)),)
-            raise
+        yield part
 
 
 def link_file(file: str, name: str) -> None:

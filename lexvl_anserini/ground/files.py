@@ -157,10 +157,9 @@ def _lock(handle: int, path: Path, wait: bool = False) -> None:
 
 def follow_link(path: Path) -> Path:
     """What an output that is a symbolic link names, which is written in its place: the link stays."""
-    try:
+    with suppress(OSError):  # a name that is too long
         return Path(os.path.realpath(path)) if path.is_symlink() else path
-    except OSError:  # a name that is too long
-        return path
+    return path
 
 
 def name_part(path: Path) -> Path:
@@ -253,10 +252,9 @@ def _hold_lock(part: Path, path: Path, folder: bool) -> int:
 
 
 def _has_name(path: Path, handle: int) -> bool:
-    try:
+    with suppress(FileNotFoundError):
         return os.path.samestat(path.lstat(), os.fstat(handle))
-    except FileNotFoundError:
-        return False
+    return False
 
 
 @contextmanager

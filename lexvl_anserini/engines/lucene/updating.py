@@ -266,21 +266,17 @@ def _needs_no_repair(index: Path) -> bool:
     report = read_report(index)
     if not IndexOptions(**report.options).resident:
         return not list_resident_paths(index)
-    try:
-        files = read_resident_files(index)
-    except ArtefactError:
-        return False
-    return bool(files) and all(_is_whole(index / name) for name in files)
+    with suppress(ArtefactError):
+        return bool(files := read_resident_files(index)) and all(_is_whole(index / name) for name in files)
+    return False
 
 
 def _is_whole(resident: Path) -> bool:
     """Returns True for a file of resident postings that has its checksum, and whose sections fit each other."""
-    try:
-        with resident.open("rb") as file:
-            layout.open_sections(file, resident)
+    with suppress(ArtefactError, OSError), resident.open("rb") as file:
+        layout.open_sections(file, resident)
         return is_sound(resident)
-    except (ArtefactError, OSError):
-        return False
+    return False
 
 
 @contextmanager
