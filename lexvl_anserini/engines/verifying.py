@@ -25,9 +25,10 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.engines.index_folder import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES, LOCK
+from lexvl_anserini.engines.index_folder import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES, LOCK, REPORT
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import PART, compute_sha256, new_folder
+from lexvl_anserini.ground.manifest import MANIFEST
 
 # Up to this size all checksums are compared before the first answer, which takes some tenths of a second at most.
 VERIFIED_BYTES = 1 << 30
@@ -152,7 +153,11 @@ def change_index(index: Path) -> Iterator[Path]:
     """
     with _links_remembered(index), new_folder(index) as part:
         locks = shutil.ignore_patterns(LOCK, f"*{PART}")
-        shutil.copytree(index, part, copy_function=link_file, ignore=locks, dirs_exist_ok=True)
+        shutil.copytree(index, part, symlinks=True, copy_function=link_file, ignore=locks, dirs_exist_ok=True)
+        for path in (part / REPORT, part / MANIFEST):
+            if path.is_symlink():  # they are written, and not what they lead to
+                path.unlink()
+                shutil.copyfile(index / path.name, path)
         yield part
 
 

@@ -112,11 +112,11 @@ def sync_to(out: IO[bytes]) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Makes everything below a folder survive a power cut: contents of files, and names."""
+    """Makes everything below a folder survive a power cut: contents of files, and names; opens no link and no pipe."""
     for entry in folder.iterdir():
-        if entry.is_dir():
+        if entry.is_dir() and not entry.is_symlink():
             sync_tree(entry)
-        else:
+        elif entry.is_file() and not entry.is_symlink():
             sync_path(entry)
     sync_path(folder)
 
@@ -155,10 +155,9 @@ def _lock(handle: int, path: Path, wait: bool = False) -> None:
 
 def follow_link(path: Path) -> Path:
     """What an output that is a symbolic link names, which is written in its place: the link stays."""
-    try:
+    with suppress(OSError):  # a name that is too long
         return Path(os.path.realpath(path)) if path.is_symlink() else path
-    except OSError:  # a name that is too long
-        return path
+    return path
 
 
 def name_part(path: Path) -> Path:
@@ -169,6 +168,8 @@ def name_part(path: Path) -> Path:
 def name_beside(path: Path, suffix: str) -> Path:
     """The name beside an output of what is needed while it is written; a killed process leaves it behind."""
     path = follow_link(path)
+    if path.name in ("", ".."):  # nothing can take the place of `.` while a process is in it
+        raise UsageError(f"{path}: a name that leads to a folder of another name; name the output by its own")
     return path.with_name(path.name + suffix)
 
 
@@ -245,10 +246,9 @@ def _hold_lock(part: Path, path: Path, folder: bool) -> int:
 
 
 def _has_name(path: Path, handle: int) -> bool:
-    try:
+    with suppress(FileNotFoundError):
         return os.path.samestat(path.lstat(), os.fstat(handle))
-    except FileNotFoundError:
-        return False
+    return False
 
 
 @contextmanager
@@ -270,7 +270,7 @@ def _remove(path: Path) -> None:
 
 def _clear(part: Path) -> None:
     for entry in part.iterdir():
-        if entry.is_dir():
+        if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
             entry.unlink()

@@ -41,10 +41,9 @@ def find_version(package: str) -> str | None:
     """The version of an installed package; None if it is not installed, or has no metadata."""
     from importlib.metadata import PackageNotFoundError, version  # with thirty modules of mail and sockets
 
-    try:
+    with suppress(PackageNotFoundError):
         return version(package)
-    except PackageNotFoundError:
-        return None
+    return None
 
 
 def list_versions(packages: Iterable[str]) -> dict[str, str]:
@@ -73,10 +72,9 @@ def read_declared_versions() -> dict[str, SpecifierSet]:
 
     from packaging.requirements import Requirement
 
-    try:
+    with suppress(PackageNotFoundError):
         return {requirement.name: requirement.specifier for requirement in map(Requirement, requires(OURS) or ())}
-    except PackageNotFoundError:
-        return {}
+    return {}
 
 
 def is_too_old(version: str, declared: Iterable[Specifier]) -> bool:
@@ -150,10 +148,9 @@ CACHE = Path(".cache/lexvl")  # the folder of caches below a home folder
 
 def find_home_folder() -> Path:
     """The user's home folder; the private temporary folder for a user of whom the system knows none."""
-    try:
+    with suppress(RuntimeError):  # neither $HOME nor an entry of the user
         return Path.home()
-    except RuntimeError:  # neither $HOME nor an entry of the user
-        return make_private_folder()
+    return make_private_folder()
 
 
 def expand_path(path: str | Path) -> Path:

@@ -22,7 +22,7 @@ from lexvl_anserini.engines.engine import find_urls, index_name, index_path
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
-from lexvl_anserini.ground.records import Document, mark_field
+from lexvl_anserini.ground.records import VOCABULARY, Document, mark_field
 from lexvl_anserini.ground.registry import TORCH
 from lexvl_anserini.queries.query_source import find_vocabulary_file, read_known_terms
 from lexvl_anserini.searching.search import EncoderChanges, split_field_options
@@ -267,6 +267,8 @@ def _open(served: ServedIndex, folder: Path, before: LiveIndex | None, state: Fo
     searcher = Searcher(Index(folder, manifest), before.model if before and same else None, served.encoder)
     file = find_vocabulary_file(folder, None)
     terms = read_known_terms(file, manifest) if file is not None and manifest.kind == "impact" else ()
+    if before and before.terms and manifest.vocabulary and not terms:
+        raise ArtefactError(f"{folder}: no {VOCABULARY}, which the manifest has the digest of; copy it there, too")
     try:
         dataset = load_reference(manifest.corpus.ref.at(served.data_dir))
         corpus, examples = documents.read_corpus(dataset), documents.list_examples(dataset)

@@ -78,6 +78,10 @@ def test_ids_that_are_not_there(tmp_path, index):
     before = state(index)
     with pytest.raises(ArtefactError, match=r"no document 'nobody' in it \(2 such ids\); nothing was deleted"):
         delete_documents(index, ["d1", "nobody", "none"])
+    with pytest.raises(ArtefactError, match="no document; nothing to append"):
+        append_index(index, shards(tmp_path / "none", []))
+    for odd in ("d1d2", ["d1\nd2"], ["\ud800"], [""], [7]):
+        pytest.raises(ArtefactError, delete_documents, index, odd).match("no document .+ in it")
     with pytest.raises(ArtefactError, match="no document would be left; remove the folder instead"):
         delete_documents(index, ["d1", "d2", "é/😀", "d1"])
     assert state(index) == before

@@ -18,7 +18,7 @@ from worlds import Task, contents, placed
 
 from eval.analyses.classes.class_sets import read_classes
 from lexvl_anserini import encode, fuse, index, prune, search
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.files import (
     atomic_write,
     clear_remains,
@@ -232,6 +232,8 @@ def test_an_output_of_another_kind_is_refused_before_any_work(tmp_path):
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link.lexvl.part").symlink_to(tmp_path / "file")
+    for name in (".", "..", "folder/.."):
+        pytest.raises(UsageError, clear_remains, Path(name)).match("name the output by its own")
     for name in ("folder", "pipe", "link"):
         with pytest.raises(ArtefactError, match=f"{name}: .*choose another output"), atomic_write(tmp_path / name):
             pytest.fail("the work began")
@@ -315,13 +317,16 @@ def test_backups_survive_every_command_that_writes_a_folder(tmp_path, world, gol
             run(*command)
     mine += ["index/notes.part", "index/older/notes.txt"]
     write_texts(tmp_path, dict.fromkeys(mine[-2:], "mine"))
+    for link, target in (links := {"index/to nothing": "nothing", "index/older/up": ".."}).items():
+        Path(link).symlink_to(target)
+    os.mkfifo("index/pipe")
     deleting = [*changing, "--delete-ids", "gone"]
     repairing = [*building, "--check", "--repair"]
     for command in (deleting, [*building, "--replace"], deleting, [*changing, "--approximate"], repairing):
         run(*command)
     run(*building, "--append")
-    assert {(tmp_path / name).read_text() for name in mine} == {"mine"}
-    assert not list(tmp_path.rglob("*.lexvl.*"))
+    assert {(tmp_path / name).read_text() for name in mine} == {"mine"} and Path("index/pipe").is_fifo()
+    assert {link: str(Path(link).readlink()) for link in links} == links and not list(tmp_path.rglob("*.lexvl.*"))
 
 
 def prepare(task: Task, folder: Path) -> None:

@@ -155,6 +155,8 @@ def _append(
         with raise_java_errors(f"{index}: cannot be written"):
             with _updater(index, part, created, options) as updater:
                 for source, of_source in zip(new, manifests, strict=True):
+                    if not of_source.counts.documents:
+                        raise ArtefactError(f"{source}: no document; nothing to append")
                     with _as_index(source, of_source, part, created, options, threads, progress) as (folder, has):
                         fields = _join_fields(fields, has, source)
                         if replacing:
@@ -188,7 +190,10 @@ def _append(
 def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
     """Removes the documents of these ids; the same request again changes nothing."""
     jvm.start()
-    distinct = list(dict.fromkeys(doc_ids))
+    distinct = list(dict.fromkeys([doc_ids] if isinstance(doc_ids, str) else doc_ids))
+    for doc_id in distinct:
+        if str(doc_id).encode(errors="replace").decode().split() != [doc_id]:
+            raise ArtefactError(f"{index}: no document {doc_id!r} in it; expected ids, texts without white space")
     request = f"delete {_digest(sorted(distinct))}"
     if _present(index, distinct, request):
         with sole_writer(index, folder=True):
@@ -263,21 +268,17 @@ def _needs_no_repair(index: Path) -> bool:
     report = read_report(index)
     if not IndexOptions(**report.options).resident:
         return not list_resident_paths(index)
-    try:
-        files = read_resident_files(index)
-    except ArtefactError:
-        return False
-    return bool(files) and all(_is_whole(index / name) for name in files)
+    with suppress(ArtefactError):
+        return bool(files := read_resident_files(index)) and all(_is_whole(index / name) for name in files)
+    return False
 
 
 def _is_whole(resident: Path) -> bool:
     """Returns True for a file of resident postings that has its checksum, and whose sections fit each other."""
-    try:
-        with resident.open("rb") as file:
-            layout.open_sections(file, resident)
+    with suppress(ArtefactError, OSError), resident.open("rb") as file:
+        layout.open_sections(file, resident)
         return is_sound(resident)
-    except (ArtefactError, OSError):
-        return False
+    return False
 
 
 @contextmanager

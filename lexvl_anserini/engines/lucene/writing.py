@@ -15,7 +15,7 @@ manifest.json what an index holds: its sources, counts, fields, options and dige
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -203,10 +203,9 @@ def find_value_type(key: str, value: Any) -> str:
 
 def is_date(text: str) -> bool:
     """True for YYYY-MM-DD."""
-    try:
+    with suppress(ValueError):
         return len(text) == 10 and date.fromisoformat(text).isoformat() == text
-    except ValueError:
-        return False
+    return False
 
 
 def find_key_type(key: str, kinds: Mapping[str, Any]) -> str:

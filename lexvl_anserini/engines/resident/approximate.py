@@ -268,7 +268,7 @@ def write_approximate(index: Path) -> None:
         vectors, terms = read_vectors(reader, documents)
         members, groups = group(vectors, len(terms.greatest))
         if not len(members):
-            raise ArtefactError(f"{index}: no document has a term; nothing to search approximately")
+            raise ArtefactError("no document of the index has a term; nothing to search approximately")
         path, number = index / APPROXIMATE, len(groups) - 1
         ids = Exclusive(get_our_class("IdCoder")(documents))
         ids.export(reader, ID, packing.ALL_SEGMENTS)

@@ -159,6 +159,16 @@ def test_only_files_of_the_index_are_pushed(memory, built, tmp_path, caplog) -> 
     assert f"{index}: 7 files are not of the index and stay here: {', '.join(others)} and 2 more" in caplog.messages
 
 
+def test_a_change_writes_no_file_that_a_link_leads_to(built, tmp_path) -> None:
+    """The hub's cache has links for the files of a revision: `index.json` was written where its link led."""
+    (links := tmp_path / "links").mkdir()
+    for path in built.iterdir():
+        (links / path.name).symlink_to(path)
+    before, [first, *_] = contents(built), read_vectors(built).ids
+    assert delete_documents(links, [first]).documents == 19
+    assert contents(built) == before and contents(links).keys() >= {"index.json", "manifest.json"}
+
+
 def test_every_kind_of_index_has_all_its_files(tmp_path) -> None:
     for folder in sorted((FIXTURES / "lexvl-1" / "indexes").iterdir()):
         if read_report(folder):

@@ -407,9 +407,9 @@ def test_a_damaged_newer_index_waits_until_it_is_whole(folder) -> None:
     newer = index_pictures(folder / "newer", folder / "newer-index", pictures={"b.png": PICTURES["red.png"]})
     other = index_pictures(folder / "other", folder / "other-index", pictures={"c.png": PICTURES["red.png"]})
     with running(index, other) as client:
-        for file in (next(newer.glob("*.fdt")), newer / "resident.bin", newer / "manifest.json"):
+        for file in (newer / "vocab.txt", next(newer.glob("*.fdt")), newer / "resident.bin", newer / "manifest.json"):
             whole = file.read_bytes()
-            file.write_bytes(whole[:-30] + bytes([whole[-30] ^ 1]) + whole[-29:])
+            file.write_bytes(whole[:-30] + bytes([whole[-30] ^ 1]) + whole[-29:]) if len(whole) > 30 else file.unlink()
             shutil.rmtree(folder / "before", ignore_errors=True)
             index.rename(folder / "before")
             shutil.copytree(newer, index)
