@@ -54,7 +54,8 @@ class Service:
 
     def describe(self) -> messages.PageDescription:
         """What the page has to know."""
-        indexes, pictures, examples = [], {}, list(self.examples)
+        indexes, examples = [], list(self.examples)
+        pictures: dict[str, list[str]] = {}
         for name in self.shelf.names:
             if self.shelf.is_closed(name):
                 problem = messages.hide_places(self.shelf.explain_problem(name))

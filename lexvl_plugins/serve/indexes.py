@@ -183,10 +183,15 @@ class ClosedIndex:
 def read_folder_state(folder: Path) -> FolderState | None:
     """The files in the folder of an index, and of its partitions, as they are now; None without one."""
     try:
-        paths = sorted(path for path in folder.rglob("*") if path.suffix != ".lock")
+        paths = sorted(list_files(folder))
         return tuple((str(path), s.st_ino, s.st_size, s.st_mtime_ns) for path in paths for s in [path.stat()]) or None
     except OSError:
         return None
+
+
+def list_files(index: Path) -> Iterator[Path]:
+    """The files of an index and of its partitions; pipes and links that lead nowhere are the user's."""
+    return (path for path in index.rglob("*") if path.is_file() and path.suffix != ".lock")
 
 
 @contextmanager
@@ -196,7 +201,7 @@ def copy_index(index: Path) -> Iterator[Path]:
     What opens the copy holds its files when it is gone. Another program may write into the files of the index, or cut
     them: the system ends a process that reads a mapped file where it was cut.
     """
-    size = sum(path.stat().st_size for path in index.rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in list_files(index))
     if not size or size > ROOM * shutil.disk_usage(gettempdir()).free:
         if size:
             remedy = "nothing may write into them: replace the folder as a whole, or set TMPDIR"
@@ -206,7 +211,10 @@ def copy_index(index: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="lexvl-served-") as folder:
         copied = Path(folder, index.name)
-        shutil.copytree(index, copied, ignore=shutil.ignore_patterns("*.lock"))
+        for path in list_files(index):
+            target = copied / path.relative_to(index)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target)
         try:
             yield copied
         except ArtefactError as error:

@@ -460,7 +460,7 @@ class Guard:
         return name in self.names or is_address(name)
 
 
-def find_mistake_in(body: bytes) -> str:
+def find_mistake_in(body: bytearray) -> str:
     """What is wrong with the keys of a body; empty if nothing, or if it is no JSON, which others say."""
     with suppress(ValueError, IndexError):
         return find_mistake(body.decode(json.detect_encoding(body)), mend=True)

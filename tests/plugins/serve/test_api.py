@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shutil
 import time
@@ -468,6 +469,9 @@ def test_files_that_are_copied_over_a_served_index_under_load(folder, monkeypatc
     if partitions:
         for one in (index, over):
             build_index(one.with_name(f"{one.name}-shards"), one, engine="partitions", overwrite=True)
+    os.mkfifo(index / "pipe")  # what a user keeps in the folder is no part of the index
+    (index / "loop").symlink_to(index)
+    (index / "nowhere").symlink_to("nowhere-else")
     copied = Event()
 
     def ask() -> set[str]:
