@@ -1,7 +1,7 @@
 """RandAugment (arXiv 1909.13719): each image of a batch passes operations of Pillow that are drawn for it.
 
-The operations, their values at the magnitudes 0 and 30, two operations and magnitude 9 are those of LexLIP's code, which
-has them of ViLT's. There they change the whole image, here its crop; a shift has as many pixels of a crop of 224.
+The operations, their values at the magnitudes 0 and 30, and two operations of magnitude 9 are those of LexLIP's code,
+which has them of ViLT's. There they change the whole image, here its crop; a shift is in pixels of a crop of 224.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def draw_operations(settings: RandAugment, draws: np.random.Generator, size: int
 def distort(
     crops: np.ndarray, settings: RandAugment, draws: np.random.Generator, rows: slice = slice(None), size: int = 0
 ) -> np.ndarray:
-    """Crops uint8 [B, R, R, 3] after their operations; some `rows` of a batch of `size` get those of the whole batch."""
+    """Crops uint8 [B, R, R, 3] after their operations; some `rows` of a batch of `size` have those of all."""
     drawn = draw_operations(settings, draws, size or len(crops))[rows]
     changed = []
     for crop, operations in zip(crops, drawn, strict=True):

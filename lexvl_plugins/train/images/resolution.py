@@ -1,6 +1,6 @@
 """Pretrained image networks for images of another side: their positions are interpolated over the grid of patches.
 
-The files of the changed network are written, and a checkpoint has them, so that its encoder needs to know nothing of it.
+The files of the changed network are written, and a checkpoint has a copy, so that its encoder loads it as any other.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly
+from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.images.image_backbones import GridOf, ImageBackbone, load_image_backbone
 from lexvl_anserini.encoders.parts.images.pixels import read_preprocessing
 from lexvl_anserini.ground.errors import UsageError
@@ -60,7 +61,9 @@ def resize_network(backbone: ImageBackbone, side: int, folder: Path) -> ImageBac
         return backbone
     network, where = backbone.network, f"model.image.resolution {side}: {backbone.reference}"
     if not isinstance(network, GridOf) or backbone.folder is None:
-        raise UsageError(f"{where} reads {backbone.pixels.resolution} pixels, and only a folder of transformers changes")
+        raise UsageError(
+            f"{where} reads {backbone.pixels.resolution} pixels, and only a folder of transformers changes"
+        )
     model: Any = network.model
     config = deepcopy(model.config)
     patch = getattr(config, "patch_size", None)
@@ -70,7 +73,8 @@ def resize_network(backbone: ImageBackbone, side: int, folder: Path) -> ImageBac
     resized = type(model)(config)
     load_strictly(resized, fit_positions(model.state_dict(), resized.state_dict()), backbone.reference)
     make_folder(folder)
-    resized.save_pretrained(str(folder))
+    with quietly():
+        resized.save_pretrained(str(folder))
     _, preprocessing = read_preprocessing(backbone.folder)
     sizes = {key: {"height": side, "width": side} for key in ("size", "crop_size") if key in preprocessing}
     if preprocessing:

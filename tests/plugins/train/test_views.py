@@ -1,6 +1,7 @@
-"""What LexLIP's training does to images: RandAugment, batches of half the side, and networks for images of another side."""
+"""What LexLIP's training does to images: RandAugment, batches of half the side, networks for another side."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def tiny_beit(folder: Path) -> Path:
 
 @pytest.mark.parametrize("make", [tiny_vit, tiny_beit])
 def test_a_network_reads_images_of_another_side(make: Any, tmp_path: Path) -> None:
-    """Written, read again: the states are those of transformers' own interpolation; of BEiT nearly, which is bilinear."""
+    """Written and read again, its states are those of transformers' interpolation, which is bilinear for BEiT."""
     folder = make(tmp_path / "own")
     (folder / "preprocessor_config.json").write_text(json.dumps({"size": 16, "image_mean": [0.5] * 3, "resample": 3}))
     own = load_image_backbone(str(folder))
@@ -163,8 +164,7 @@ def test_networks_that_cannot_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LexvlError, match="has patches of 4 pixels; expected a multiple"):
         resize_network(own, 18, tmp_path / "x")
     with pytest.raises(LexvlError, match="augmentation.half: .* does not read 3 pixels"):
-        own.pixels.__dict__["resolution"] = 6
-        admit_half(own)
+        admit_half(replace(own, pixels=replace(own.pixels, resolution=6)))
 
 
 def recipe_of(corpus: str, model: dict[str, Any], stage: dict[str, Any], **image: Any) -> Recipe:
