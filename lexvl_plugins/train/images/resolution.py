@@ -22,36 +22,30 @@ from lexvl_anserini.encoders.parts.images.pixels import read_preprocessing
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import make_folder, write_json
 
-# The rows of tables that are no places, before the others (the class token) and after them (BEiT's three biases).
-TABLES: Mapping[str, tuple[int, int]] = {
-    "position_embeddings": (1, 0),
-    "position_embedding.weight": (1, 0),
-    "relative_position_bias_table": (0, 3),
-}
+# Tables with a row for each place of a square: before these, positions have those of class tokens; after these, BEiT's
+# biases have those between the class token and patches.
+POSITIONS, BIASES = ("position_embeddings", "position_embedding.weight"), ("relative_position_bias_table",)
 
 
-def interpolate_rows(rows: Tensor, count: int, before: int, after: int) -> Tensor:
-    """A table of `count` rows from one of places on a square [n, D], bicubic; rows of no places stay."""
-    first, places, last = rows.split([before, len(rows) - before - after, after])
-    old, new = isqrt(len(places)), isqrt(count - before - after)
+def interpolate_rows(rows: Tensor, count: int, others_first: bool) -> Tensor:
+    """A table [count, D] from a table [n, D], bicubic over its square of places; the other rows stay."""
+    old = isqrt(len(rows))
+    others = len(rows) - old * old
+    new, first = isqrt(count - others), others if others_first else 0
+    before, places, after = rows.split([first, old * old, others - first])
     grid = places.unflatten(0, (old, old)).permute(2, 0, 1)[None]  # [1, D, old, old]
     grid = torch.nn.functional.interpolate(grid, (new, new), mode="bicubic", align_corners=False)
-    return torch.cat([first, grid[0].flatten(1).T, last])
+    return torch.cat([before, grid[0].flatten(1).T, after])
 
 
 def fit_positions(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights whose tables of positions have the numbers of rows of those that are expected."""
+    """Weights whose tables of positions have as many rows as those that are expected."""
     fitted = dict(weights)
     for key, value in weights.items():
-        count = expected[key].shape[-2] if key in expected and expected[key].dim() > 1 else None
-        table = next((rows for name, rows in TABLES.items() if key.endswith(name)), None)
-        if table is None or count is None or count == value.shape[-2]:
-            continue
-        before, after = table
-        if isqrt(value.shape[-2]) ** 2 == value.shape[-2]:  # patches alone, as SigLIP's
-            before = 0
-        rows = interpolate_rows(value.flatten(0, -2).float(), count, before, after)
-        fitted[key] = rows.to(value).reshape(expected[key].shape)
+        wanted = expected[key].shape if key in expected else value.shape
+        if key.endswith(POSITIONS + BIASES) and wanted[-2] != value.shape[-2]:
+            rows = interpolate_rows(value.flatten(0, -2).float(), wanted[-2], key.endswith(POSITIONS))
+            fitted[key] = rows.to(value).reshape(wanted)
     return fitted
 
 

@@ -104,16 +104,18 @@ def test_views_are_those_without_what_is_not_asked_for() -> None:
 # --- images of another side -------------------------------------------------------------------------------------------
 
 
-def test_rows_of_positions_are_interpolated_as_a_square() -> None:
-    """A plane rises inside by one in two of twice as many rows; class token and BEiT's last rows stay."""
+@pytest.mark.parametrize("first", [True, False])
+def test_rows_of_positions_are_interpolated_as_a_square(first: bool) -> None:
+    """A plane rises inside by one in two of twice as many rows; those of class tokens, or BEiT's last ones, stay."""
     plane = torch.tensor([[float(x), float(y)] for y in range(8) for x in range(8)])
-    table = torch.cat([torch.full((1, 2), 9.0), plane, torch.full((3, 2), 7.0)])
-    found = interpolate_rows(table, 1 + 256 + 3, 1, 3)
-    assert (found[0] == 9).all() and (found[-3:] == 7).all()
-    grid = found[1:-3].unflatten(0, (16, 16))[4:-4, 4:-4]
+    others = torch.full((3, 2), 9.0)
+    found = interpolate_rows(torch.cat([others, plane] if first else [plane, others]), 256 + 3, first)
+    kept, square = (found[:3], found[3:]) if first else (found[-3:], found[:-3])
+    grid = square.unflatten(0, (16, 16))[4:-4, 4:-4]
     steps = (grid[:, 2:] - grid[:, :-2])[..., 0], (grid[2:] - grid[:-2])[..., 1]
+    assert torch.equal(kept, others)
     assert all(torch.allclose(step, torch.ones_like(step), atol=1e-5) for step in steps)
-    assert torch.equal(interpolate_rows(plane, 64, 0, 0), plane)
+    assert torch.equal(interpolate_rows(plane, 64, first), plane)
 
 
 def tiny_beit(folder: Path) -> Path:
@@ -203,7 +205,7 @@ def test_a_pair_is_tuned_on_images_of_another_side(images: str, model: dict[str,
     ours, theirs = weights_of(tuned), weights_of(first)
     key = "encoder_p.backbone.model.embeddings.position_embeddings"
     assert ours[key].shape == (1, 65, 16) and theirs[key].shape == (1, 17, 16)
-    assert torch.allclose(ours[key][0], interpolate_rows(theirs[key][0], 65, 1, 0))
+    assert torch.allclose(ours[key][0], interpolate_rows(theirs[key][0], 65, True))
     same = [name for name in theirs if name != key and name != "encoder_q.head.bias" and name in ours]
     assert len(same) > 10 and all(torch.equal(ours[name], theirs[name]) for name in same)
     again = recipe_of(images, {**model, "start": str(tuned)}, {}, resolution=32, grid=8)
