@@ -6,6 +6,8 @@ from lexvl_anserini.ground.registry import CommandRow, CorpusRow, Way
 
 TRAIN = CommandRow("lexvl_plugins.train.command", "Train and encode", "Train encoders by a recipe")
 MINE = CommandRow("lexvl_plugins.train.mine", "Train and encode", "Mine hard negatives for training from a run")
+_FILTER = "lexvl_plugins.train.corpora.filter_pairs"
+FILTER_PAIRS = CommandRow(_FILTER, "Train and encode", "Keep the pairs of shards whose image and text fit")
 DPR_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_dpr_file", has_path=True)
 PAIRS_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_pairs", has_path=True)
 TRIPLES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_triples", has_path=True)

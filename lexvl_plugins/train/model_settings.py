@@ -186,10 +186,13 @@ class PretrainedImage(Settings):
         class_names: JSON list of the names of the classes that the network was pretrained to tell apart: their words
             become terms of a lexical pair too.
         cells: share of the cells that are left out, a regulariser of the maximum over cells.
+        resolution: the side of images in pixels, if it is not the network's own: a folder of transformers interpolates
+            its positions (`images/resolution.py`), also those of the pair that `start` names.
     """
 
     checkpoint: str
     grid: PositiveInt = 3
+    resolution: PositiveInt | None = None
     class_names: str | None = None
     dropout: Share = 0.0
     cells: Share = 0.0

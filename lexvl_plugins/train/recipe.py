@@ -109,15 +109,33 @@ class Regulariser(model_settings.Settings):
     options: dict[str, Any] = {}
 
 
+class RandAugment(model_settings.Settings):
+    """Operations drawn for each image, and their magnitude; LexLIP's (`images/rand_augment.py` has the table)."""
+
+    operations: PositiveInt = 2
+    magnitude: float = Field(default=9.0, ge=0, le=30)
+
+
 class Augmentation(model_settings.Settings):
     """Random views of a training image: the largest shift in pixels, the smallest side of a crop as a share; mirrored.
 
     Mirrored images are wrong where captions distinguish left and right.
+
+    Attributes:
+        rand_augment: operations on the colours and the place of each image, before the crop; None for none.
+        half: the share of batches whose images are shrunk to half their side, as in LexLIP's phase 2.
     """
 
     shift: int = Field(default=0, ge=0)
     zoom: float = Field(default=1.0, gt=0, le=1)
     flip: bool = False
+    rand_augment: RandAugment | None = None
+    half: float = Field(default=0.0, ge=0, le=1)
+
+    @property
+    def moves(self) -> bool:
+        """Whether views are crops, shifted or mirrored."""
+        return bool(self.shift or self.zoom < 1 or self.flip)
 
 
 class Optimisation(model_settings.Settings):
@@ -377,6 +395,11 @@ def _check_stage(stage: StageSettings, model: model_settings.AnyModel) -> None:
     pretrained = isinstance(getattr(model, "image", None), model_settings.PretrainedImage)
     if stage.views and isinstance(model, model_settings.ModelSettings) and not pretrained:
         raise UsageError(f"views {stage.views}: only the views of a pretrained image side are stored")
+    changes = stage.augmentation
+    if stage.views and (changes.rand_augment or changes.half):
+        raise UsageError(f"augmentation: views {stage.views} are stored, without rand_augment and half; set views: 0")
+    if changes.half and not pretrained:
+        raise UsageError("augmentation.half: a new image side reads one resolution; only a pretrained one reads half")
     if ("distil" in stage.names) != (stage.teacher is not None) and not model.of_texts:
         raise UsageError("the auxiliary 'distil' and a teacher need each other")
     masking = [name for name, row in OBJECTIVES.items() if row.masks]

@@ -8,6 +8,7 @@ OUT/
   examples.jsonl  one line per validation and example of a lexical pair: step, side, name, active terms, heaviest terms
   curve.png     losses, validation figures and active terms over the steps; drawn at the end
   words/        the tokenizer, learned from the training captions
+  network/      the image network for images of another side (model.image.resolution)
   stored-*      decoded images (.npy), what frozen networks made of images and texts, what is known of shards (.json),
                 unless a cache has them; deleted at the end
   state/        the newest state from which the run can resume; state.old/ is the state before it, in case of damage
@@ -53,8 +54,9 @@ TEXT_FOLDER = "text"
 RECIPE, DATA, LOG, WORDS = "recipe.yaml", "data.json", "log.jsonl", "words"
 STATE, OLD_STATE, MODEL, BEST = "state", "state.old", "model", "best"
 EXAMPLES, CURVE, BEST_WEIGHTS, FAILED = "examples.jsonl", "curve.png", "best.safetensors", "failed-batch.json"
-KEPT = "kept"
-OURS = (RECIPE, DATA, LOG, WORDS, STORED, STATE, OLD_STATE, KEPT, MODEL, BEST, EXAMPLES, CURVE, BEST_WEIGHTS, FAILED)
+KEPT, NETWORK = "kept", "network"
+OURS = (RECIPE, DATA, LOG, WORDS, NETWORK, STORED, STATE, OLD_STATE, KEPT, MODEL, BEST, EXAMPLES, CURVE)
+OURS += (BEST_WEIGHTS, FAILED)
 # Those of them that a process leaves that is killed while it writes.
 UNFINISHED = tuple(f"{name}*.part" for name in OURS)
 # Entries that took training steps.

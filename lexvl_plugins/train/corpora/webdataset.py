@@ -106,15 +106,19 @@ def expand_pattern(pattern: str) -> list[str]:
     return [name for part in parts for name in expand_pattern(pattern[: match.start()] + part + pattern[match.end() :])]
 
 
+def get_stem(member: str) -> str:
+    """The name of a member without its suffix, which the files of a pair share."""
+    return str(PurePosixPath(member).with_suffix(""))
+
+
 def read_shard(archive: Archive, name: str, left_out: LeftOut, escape_ids: bool = False) -> list[ShardImage]:
     """The images of a shard in the order of its members; what is no image with a text is added to `left_out`."""
     by_stem: dict[str, dict[str, str]] = {}
     suffixes = list_image_suffixes()
     for member in archive.members:
-        path = PurePosixPath(member)
-        suffix = path.suffix.lower()
+        suffix = PurePosixPath(member).suffix.lower()
         kind = "image" if suffix in suffixes else suffix
-        members = by_stem.setdefault(str(path.with_suffix("")), {})
+        members = by_stem.setdefault(get_stem(member), {})
         if "/." in f"/{member}":
             left_out.add(HIDDEN, f"{archive.path}::{member}")
         elif suffix in HEIC_SUFFIXES - suffixes:

@@ -29,6 +29,7 @@ from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.files import atomic_write, disk_errors
 from lexvl_plugins.train.common.tower_pair import ImageBatch, StateStore, TextStore, TrainingBatch, split_positions
+from lexvl_plugins.train.images.rand_augment import distort
 from lexvl_plugins.train.objectives.family_losses import compute_mask_probability
 from lexvl_plugins.train.recipe import Augmentation, Recipe
 from lexvl_plugins.train.run_folder import STORED
@@ -300,7 +301,7 @@ def augment(
 
     None draws the images to mirror. Some `rows` of a batch of `size` get the views that they have in the whole batch.
     """
-    if augmentation == Augmentation():
+    if not augmentation.moves:
         return pixels
     (batch, _, side, _), size = pixels.shape, size or len(pixels)
     zoom = draws.uniform(augmentation.zoom, 1.0, size)[rows]
@@ -315,6 +316,26 @@ def augment(
     theta_on_device, shape = torch.from_numpy(theta).to(pixels.device), list(pixels.shape)
     grid = torch.nn.functional.affine_grid(theta_on_device, shape, align_corners=False)
     return torch.nn.functional.grid_sample(pixels, grid, padding_mode="border", align_corners=False)
+
+
+def make_views(
+    crops: np.ndarray,
+    prepare: Pixels,
+    augmentation: Augmentation,
+    draws: np.random.Generator,
+    device: torch.device,
+    rows: slice = slice(None),
+    size: int = 0,
+) -> Tensor:
+    """New random views, float32 [B, 3, R, R], or of half the side, of crops uint8 [B, R, R, 3]; as `augment`."""
+    if augmentation.rand_augment:
+        crops = distort(crops, augmentation.rand_augment, draws, rows, size)
+    pixels = prepare.normalise(torch.from_numpy(crops).to(device))
+    views = augment(pixels, augmentation, draws, rows=rows, size=size)
+    if augmentation.half and draws.random() < augmentation.half:
+        side = views.shape[-1] // 2
+        views = torch.nn.functional.interpolate(views, (side, side), mode="bicubic", antialias=True)
+    return views
 
 
 @dataclass(frozen=True)
@@ -336,7 +357,8 @@ class PixelStore:
 
     def draw_views(self, positions: np.ndarray, draws: np.random.Generator) -> ImageBatch:
         """A new random view of each image."""
-        return ImageBatch(augment(self.get_plain(positions).values, self.augmentation, draws))
+        crops = np.array(self.pixels[positions])
+        return ImageBatch(make_views(crops, self.prepare, self.augmentation, draws, self.device))
 
 
 @dataclass(frozen=True)

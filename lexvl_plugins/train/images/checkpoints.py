@@ -39,6 +39,7 @@ from lexvl_plugins.train.images.networks import (
     find_merges_file,
     make_stair_config,
 )
+from lexvl_plugins.train.images.resolution import fit_positions
 from lexvl_plugins.train.images.sides import FdtImage, VdrImageOver, VdrTextOver
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import TEXT_FOLDER, write_weights
@@ -231,10 +232,13 @@ def begin_with(
     config, types = checkpoint.config(), list_types(model.kind)
     text, image = (pretrained.read_entry(checkpoint, config, side, (name,)) for side, name in types.items())
     assert isinstance(model.image, model_settings.PretrainedImage)
+    resized = networks.image.folder is not None and model.image.resolution is not None
     for entry, digest in ((text, networks.text.digest), (image, networks.image.digest)):
         name, expected = pretrained.read_named_backbone(checkpoint, entry)
+        if entry is image and resized and expected != digest:  # it was trained before its positions were interpolated
+            digest = find.find_checkpoint(model.image.checkpoint).digest()
         pretrained.check_digest(checkpoint, name, expected, digest)
-    if image.get("grid") != model.image.grid:
+    if image.get("grid") != model.image.grid and not resized:
         raise UsageError(f"start {reference}: reads a grid of {image.get('grid')}, expected {model.image.grid}")
     weights = {}
     for key, value in read_weights(checkpoint.folder).items():
@@ -251,6 +255,7 @@ def begin_with(
         folder = find.resolve_inside(checkpoint.folder, str(text.get("model_id")), where)
         stored = list_tokens(load_tokenizer(folder))[-len(added) :]  # the tokens of added rows are the last ones
         weights[EMBEDDINGS] = match_rows(state[EMBEDDINGS], list_tokens(tokenizer), added, stored)
+    weights = fit_positions(weights, state)
     load_strictly(pair, {**pair.state_dict(), **weights}, f"start {reference}")
 
 

@@ -30,6 +30,7 @@ from lexvl_plugins.train.common.tower_pair import Details, TextBatch, TrainingBa
 from lexvl_plugins.train.images import captioned
 from lexvl_plugins.train.images.checkpoints import ClassWordWeights, begin_with, save_new_stair, save_pair, weigh
 from lexvl_plugins.train.images.networks import Networks, TextNetwork, load_networks, prepare_tokens
+from lexvl_plugins.train.images.resolution import admit_half
 from lexvl_plugins.train.images.sides import SIDES, ImageOver, LexicalText, TextOver, VdrImageOver, VdrTextOver
 from lexvl_plugins.train.images.stream import StreamedBatches, StreamedImages
 from lexvl_plugins.train.model_settings import ImagePairSettings, ImageSettings, ModelSettings, PretrainedImage
@@ -76,6 +77,8 @@ class Material:
         else:
             torch.manual_seed(recipe.seed)  # of networks with random weights
             networks = load_networks(model, captions, output / WORDS)
+            if any(stage.augmentation.half for stage in recipe.stages):
+                admit_half(networks.image)
             tokenizer, columns, prepare = networks.text.tokenizer, networks.text.columns, networks.image.pixels
         reader = TextReader(tokenizer, text.max_length)
         stores = tokenise(sources.images, reader, columns)

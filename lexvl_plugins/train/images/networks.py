@@ -24,6 +24,8 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.train import model_settings, words
+from lexvl_plugins.train.images.resolution import resize_network
+from lexvl_plugins.train.run_folder import NETWORK
 
 # Standard deviation of random initial weights, as in BERT and CLIP.
 INITIAL_STD = 0.02
@@ -126,6 +128,8 @@ def load_networks(model: model_settings.ModelSettings, captions: words.Texts, fo
     assert not isinstance(image, model_settings.SwinSettings)
     if isinstance(image, model_settings.PretrainedImage):
         images = load_image_backbone(image.checkpoint)
+        if image.resolution:
+            images = resize_network(images, image.resolution, folder.parent / NETWORK)
     else:
         patches = PatchTransformer(**image.shape)
         nn.init.normal_(patches.positional_embedding, std=INITIAL_STD)

@@ -32,7 +32,7 @@ from lexvl_anserini.ground.progress import progress_bar
 from lexvl_plugins.train.common.processes import find_own_rows, gather_texts
 from lexvl_plugins.train.common.tower_pair import OwnImages, TextStore, TrainingBatch, add_types
 from lexvl_plugins.train.corpora.webdataset import ShardImage, find_shards, read_shard
-from lexvl_plugins.train.images.captioned import CaptionedImages, augment
+from lexvl_plugins.train.images.captioned import CaptionedImages, make_views
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import STORED
 from lexvl_plugins.train.words import count_words
@@ -293,10 +293,9 @@ class StreamedBatches:
         """The batch of a step, counted from 0 over all stages; images of this process alone, texts of all."""
         items = self.order(step)
         loaded = self._take_loaded(step)
-        crops = torch.from_numpy(np.stack([pixels for _, pixels, _ in loaded])).to(self.device)
-        draws = np.random.default_rng((self.seed, 1, step))
-        rows, pixels = find_own_rows(len(items)), self.prepare.normalise(crops)
-        views = augment(pixels, self.stage.augmentation, draws, rows=rows, size=len(items))
+        crops = np.stack([pixels for _, pixels, _ in loaded])
+        draws, rows = np.random.default_rng((self.seed, 1, step)), find_own_rows(len(items))
+        views = make_views(crops, self.prepare, self.stage.augmentation, draws, self.device, rows, len(items))
         texts = list(self.reader(gather_texts([text for text, _, _ in loaded])))
         store = TextStore.make(add_types(texts), self.columns, self.reader.pad_id, self.device)
         rounds = self.stage.optimisation.captions_per_image

@@ -116,6 +116,10 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
             ("lexlip", 0.05, LEXLIP_FLOPS, plan(944, 1536, 5e-5, 94, **LEXLIP)),
         ],
     ),
+    "lexlip-384": (
+        {"kind": "lexlip", "text": {**BERT, "max_length": 40, "terms": "tokens"}, "image": {"resolution": 384}},
+        [("lexlip", 0.05, LEXLIP_FLOPS, plan(944, 1536, 5e-5, 94, **LEXLIP))],
+    ),
     # naver/splade: FLOPS of documents is the mean of those of positives and negatives.
     "splade": (
         {"kind": "splade", "query": {"checkpoint": "distilbert-base-uncased", "max_length": 256}},
@@ -224,5 +228,11 @@ def test_stages_of_stair_and_lexlip() -> None:
     stages = recipe_of("lexlip").stages
     assert [[part.name for part in stage.auxiliaries] for stage in stages] == [["masked_words"], [], []]
     assert (stages[1].momentum.queue, stages[1].momentum.decay) == (11_520, 0.99)
+    # RandAugment(2, 9) throughout, and in phase 2 every second batch at half the side (its code's vit_randaug and DR).
+    augmentations = [stage.augmentation for stage in (*stages, *recipe_of("lexlip-384").stages)]
+    assert [augmentation.half for augmentation in augmentations] == [0, 0.5, 0, 0]
+    assert {(a.rand_augment and (a.rand_augment.operations, a.rand_augment.magnitude)) for a in augmentations} == {
+        (2, 9)
+    }
     # The weight of FLOPS is constant: whole in the first step.
     assert {(part.ramp, part.ramp_steps) for stage in stages for part in stage.regularisers} == {("n", 1)}
