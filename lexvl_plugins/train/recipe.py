@@ -124,7 +124,7 @@ class Optimisation(model_settings.Settings):
     """An optimiser with linear warm-up, then a decay down to `last_learning_rate` times the peak.
 
     Attributes:
-        optimiser: adamw; or lamb (arXiv 1904.00962) of timm, for very large batches.
+        optimiser: adamw; or lamb (arXiv 1904.00962), for very large batches.
         captions_per_image: captions drawn for each image of a batch; the loss is the mean over them.
         negatives: hard negatives drawn for each query of a batch of texts.
         bucket: batches whose queries are drawn together and sorted by the tokens of their positives, so that texts of a
