@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,6 +36,10 @@ def command(
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Change a key, optimisation.steps=100; repeatable.")
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(help="Values of a key, objective.options.w1=.1,.5; repeatable: a run for each combination."),
     ] = None,
     data_dir: DataDir = None,
     device: Device = "auto",
@@ -66,23 +70,36 @@ def command(
     check_model_libraries()
     from lexvl_plugins.train.recipe import parse_changes, read_recipe
 
-    request = read_recipe(Path(recipe), parse_changes(parse_settings(settings or ())))
-    target = Path(output) if output else Path("training") / request.name
+    changes = parse_changes(parse_settings(settings or ()))
+    request = read_recipe(Path(recipe), changes)
+    target = Path(output) if output else Path("training") / f"{request.name}{'-grid' if grid else ''}"
     import torch
 
+    from lexvl_plugins.train.grid import describe_grid, list_points, parse_grid, train_grid
     from lexvl_plugins.train.loop import train
     from lexvl_plugins.train.run_folder import MODEL, read_step
     from lexvl_plugins.train.splits import check
 
+    points = list_points(Path(recipe), changes, parse_grid(grid or ())) if grid else []
     if dry_run:
-        check(request, data_dir, device)
-        print_rows(describe_plan(request, target), style)
+        for checked in [point.recipe for point in points] or [request]:
+            check(checked, data_dir, device)
+        named = {"points": " ".join(point.name for point in points)} if points else {}
+        print_rows({**describe_plan(request, target), **named}, style)
         return
     if threads:
         torch.set_num_threads(threads)
     stored = Path(cache) if cache else None
-    written = train(request, target, data_dir, device, overwrite, stop_after, hours, stored, keep_every)
-    if os.environ.get("RANK", "0") != "0":  # the first of several processes prints
+    limits: dict[str, Any] = {"data_dir": data_dir, "device": device, "overwrite": overwrite, "keep_every": keep_every}
+    limits |= {"stop_after": stop_after, "hours": hours}
+    is_first = os.environ.get("RANK", "0") == "0"  # of several processes, it prints
+    if points:
+        rows = train_grid(points, target, stored, **limits)
+        if is_first:
+            print_rows(describe_grid(rows, len(points), target), style)
+        return
+    written = train(request, target, cache=stored, **limits)
+    if not is_first:
         return
     state = {} if written.name == MODEL else {"step": read_step(written)}
     print_rows({"state" if state else "model": str(written), **state}, style)
