@@ -92,7 +92,7 @@ def make_rows(*places: tuple[float, float]) -> list[Row]:
 
 
 def test_the_front_by_hand(tmp_path: Path) -> None:
-    """Of the third point, the second is as good in R@1 and costs less; the fifth costs as much as the first, below it."""
+    """The third point is as good as the second and costs more; the fifth costs as much as the first and is worse."""
     rows = make_rows((1, 10), (2, 20), (3, 20), (2, 20), (1, 9), (9, 21))
     assert find_front(rows) == [True, True, False, True, False, True]
     assert find_front(make_rows((1, 10))) == [True]
