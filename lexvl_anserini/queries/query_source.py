@@ -256,9 +256,9 @@ def _parse_query(line: Line, manifest: Manifest) -> ImpactQuery:
     row, where = parse_object(line), line.where
     weights = parse_weights(row.get("vector"), where, tokens=True)
     vector: Mapping[str, float] = {term: weight for term, weight in weights.items() if weight}
-    query_id = str(found) if type(found := row.get("id")) in (str, int) else ""
+    query_id = str(key) if type(key := row.get("id")) in (str, int) else ""
     if query_id.split() != [query_id]:
-        raise DataError(f"{where}: id {found!r}, expected a text without white space")
+        raise DataError(f"{where}: id {key!r}, expected a text without white space")
     if float in map(type, vector.values()):
         quantiser, size = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else Quantiser(), len(vector)
         rows = CsrRows(np.array([*vector.values()]), np.arange(size), np.array([0, size]), (1, size))

@@ -29,6 +29,7 @@ from lexvl_anserini.ground.typed import plain
 from lexvl_plugins.train import model_settings
 from lexvl_plugins.train.corpora.webdataset import FAMILY
 from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS, LossRow
+from lexvl_plugins.train.objectives.family_losses import EXPANDED_AFTER
 
 
 class DataSettings(model_settings.Settings):
@@ -142,7 +143,7 @@ class Optimisation(model_settings.Settings):
     """An optimiser with linear warm-up, then a decay down to `last_learning_rate` times the peak.
 
     Attributes:
-        optimiser: adamw; or lamb (arXiv 1904.00962) of timm, for very large batches.
+        optimiser: adamw; or lamb (arXiv 1904.00962), for very large batches.
         captions_per_image: captions drawn for each image of a batch; the loss is the mean over them.
         negatives: hard negatives drawn for each query of a batch of texts.
         bucket: batches whose queries are drawn together and sorted by the tokens of their positives, so that texts of a
@@ -200,8 +201,9 @@ class StageSettings(model_settings.Settings):
         teacher: checkpoint of a dense-crossmodal pair for the auxiliary objective `distil`, or a list of checkpoints,
             whose mean scores teach; texts have the teacher's scores in their data.
         expansion: of texts in a batch of `d2s` or `joint`: always; never, so that texts keep only their own tokens; or
-            controlled, so that a draw per batch decides: its probability of `never` begins at 1 and falls by 1 / (0.95
-            epochs of the stage) per epoch.
+            controlled, so that a draw per batch decides: its probability of `never` begins at 1 and falls to 0.
+        expanded_after: the share of the stage's epochs at which the probability of `controlled` is 0; D2S' authors have
+            0.95.
         running_penalty: add the sum of the regularisers so far after each of them, as SPLADE's published trainer does:
             of two names (FLOPS on all sides, then L1), the first counts twice.
     """
@@ -215,6 +217,7 @@ class StageSettings(model_settings.Settings):
     views: NonNegativeInt = 0
     teacher: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     expansion: Literal["always", "never", "controlled"] = "always"
+    expanded_after: Annotated[float, Field(gt=0, le=1)] = EXPANDED_AFTER
     momentum: Momentum = Momentum()
     running_penalty: bool = False
 
@@ -406,6 +409,8 @@ def _check_stage(stage: StageSettings, model: model_settings.AnyModel) -> None:
     if stage.expansion != "always" and objective.name not in masking:
         masks = " and ".join(masking)
         raise UsageError(f"expansion {stage.expansion}: only {masks} mask texts by batch, not {objective.name}")
+    if stage.expanded_after != EXPANDED_AFTER and stage.expansion != "controlled":
+        raise UsageError(f"expanded_after: only expansion controlled reads it, found {stage.expansion}")
     if stage.optimisation.piece and (whole := sorted(stage.whole_batch_losses)):
         raise UsageError(f"optimisation.piece: {', '.join(whole)} reads a whole batch at once; leave piece out")
     if objective.name == "lexlip_momentum" and (size := stage.optimisation.batch_size) > stage.momentum.queue:

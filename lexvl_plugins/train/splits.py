@@ -8,13 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import torch
-
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_plugins.train.common.learner import choose_examples, choose_optimiser
+from lexvl_plugins.train.common.learner import choose_examples
 from lexvl_plugins.train.images.captioned import Cache, CaptionedImages, read_captioned
 from lexvl_plugins.train.images.networks import compute_network_digests
 from lexvl_plugins.train.images.stream import StreamedImages
@@ -62,10 +60,8 @@ class Sources:
 
 
 def check(recipe: Recipe, data_dir: str | None, device: str) -> None:
-    """Checks that the device, the optimisers, the data and the networks of a recipe exist; reads no image."""
+    """Checks that the device, the data and the networks of a recipe exist; reads no image."""
     choose_device(device)
-    for stage in recipe.stages:
-        choose_optimiser([{"params": [torch.zeros(1)]}], stage.optimisation)
     for role, parts in load_datasets(recipe, data_dir).items():
         items = 0
         for dataset in parts:

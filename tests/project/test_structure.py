@@ -306,7 +306,6 @@ OF_OTHERS = {
     "pillow_heif": "reads HEIC; it brings codecs under other licences",
     "pyvsag": "SINDI, which `lexvl efficiency` compares if it is installed",
     "seismic": "Seismic, which `lexvl efficiency` compares if it is installed",
-    "timm": "one optimiser, LAMB; it brings torchvision",
 }
 
 # What is declared, and not imported where it is declared.

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.optim.swa_utils import AveragedModel
 
-from lexvl_anserini.ground.errors import InstallationError, UsageError, describe_error
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common import tower_pair
+from lexvl_plugins.train.common.lamb import Lamb
 from lexvl_plugins.train.common.processes import Pieces, make_accelerator
 from lexvl_plugins.train.common.tower_pair import AnyBatches, ImageBatch, TextBatch, TowerPair, drop_registers, sparsify
 from lexvl_plugins.train.model_settings import AnyModel, ImagePairSettings, TextPairSettings
@@ -243,16 +244,10 @@ def make_average(pair: tower_pair.TowerPair, plan: Optimisation) -> AveragedMode
 
 
 def choose_optimiser(groups: list[dict[str, Any]], plan: Optimisation) -> torch.optim.Optimizer:
-    """AdamW of PyTorch, or LAMB of timm; `plan.clip` clips the gradients, so that LAMB itself does not."""
-    if plan.optimiser == "adamw":
-        return torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=1e-8)
-    try:
-        from timm.optim import Lamb
-    except Exception as error:  # a torchvision of another torch raises what it likes
-        problem = describe_error(error)
-        raise InstallationError(f"optimiser lamb needs timm ({problem}); pip install timm torchvision") from error
-    optimiser: torch.optim.Optimizer = Lamb(groups, lr=plan.learning_rate, betas=plan.betas, max_grad_norm=None)
-    return optimiser
+    """AdamW, or LAMB; neither clips gradients, which `plan.clip` does before."""
+    if plan.optimiser == "lamb":
+        return Lamb(groups, plan.learning_rate, plan.betas)
+    return torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=1e-8)
 
 
 def group_parameters(pair: tower_pair.TowerPair, plan: Optimisation) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.files import atomic_write, disk_errors
 from lexvl_plugins.train.common.tower_pair import ImageBatch, StateStore, TextStore, TrainingBatch, split_positions
 from lexvl_plugins.train.images.rand_augment import distort
-from lexvl_plugins.train.objectives.family_losses import compute_mask_probability
+from lexvl_plugins.train.objectives.family_losses import EXPANDED_AFTER, compute_mask_probability
 from lexvl_plugins.train.recipe import Augmentation, Recipe
 from lexvl_plugins.train.run_folder import STORED
 
@@ -118,6 +118,7 @@ class Expansion:
     first: int = 0
     per_epoch: int = 1
     epochs: int = 1
+    end: float = EXPANDED_AFTER
 
     @classmethod
     def plan(cls, recipe: Recipe, number: int, items: int) -> Expansion:
@@ -125,7 +126,7 @@ class Expansion:
         stage = recipe.stages[number]
         per_epoch = items // stage.optimisation.batch_size
         epochs = -(-stage.optimisation.steps // per_epoch)
-        return cls(stage.expansion, recipe.seed, recipe.starts[number], per_epoch, epochs)
+        return cls(stage.expansion, recipe.seed, recipe.starts[number], per_epoch, epochs, stage.expanded_after)
 
     def __call__(self, step: int) -> bool:
         """Whether the batch of a step, counted from 0 over all stages, is expanded."""
@@ -133,7 +134,7 @@ class Expansion:
             return self.rule == "always"
         epoch = 1 + (step - self.first) // self.per_epoch
         draw = np.random.default_rng((self.seed, 5, step)).random()
-        return bool(draw >= compute_mask_probability(epoch, self.epochs))
+        return bool(draw >= compute_mask_probability(epoch, self.epochs, self.end))
 
 
 @dataclass(frozen=True)

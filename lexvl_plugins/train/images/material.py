@@ -287,7 +287,11 @@ class Validation:
         if model.lexical:
             alpha = compute_hit_rates(torch.cat(bags).float() @ images.T, owner)
             figures |= {f"alpha_t2i_R@{k}": rate for k, rate in alpha.items()}
-            figures["mean_text_terms"] = round(float((texts > 0).sum(dim=1).float().mean()), 1)
+            has = [(side > 0).float() for side in (texts, images)]
+            names = ("mean_text_terms", "mean_image_terms")
+            figures |= {name: round(float(side.sum(dim=1).mean()), 1) for name, side in zip(names, has, strict=True)}
+            # FLOPS of search: what a random text and a random image share.
+            figures["mean_shared_terms"] = round(float(has[0].mean(dim=0) @ has[1].mean(dim=0)), 2)
         return figures
 
     def score(self, figures: Mapping[str, float]) -> float:

@@ -36,7 +36,7 @@ from lexvl_plugins.train.objectives.contrastive import Dense, Encoded, Temperatu
 
 # Joint: limits of the temperature in each forward pass, and the heads that train together (dense and lexical).
 LOWEST, HIGHEST, HEADS = 0.001, 0.5, 2
-# D2S: the authors' temperature of the teacher, and the share of the epochs after which every text is expanded.
+# D2S: the authors' temperature of the teacher, and their share of the epochs after which every text is expanded.
 TEMPERATURE, EXPANDED_AFTER = 0.001, 0.95
 
 
@@ -107,9 +107,16 @@ def joint(
     inter: float = 1.0,
     distillation: Distillation = "both",
     paper: bool = False,
+    w1: float | None = None,
+    w2: float | None = None,
 ) -> Tensor:
-    """The mean of both halves (`compute_halves`), in the paper's form their sum; the temperature has limits."""
-    chosen = clamp_temperature(temperature), find_mix(mix)
+    """The mean of both halves (`compute_halves`), in the paper's form their sum; the temperature has limits.
+
+    `w1` and `w2` are instead of those of the mix.
+    """
+    named = find_mix(mix)
+    weighed = named._replace(w1=named.w1 if w1 is None else w1, w2=named.w2 if w2 is None else w2)
+    chosen = clamp_temperature(temperature), weighed
     loss = compute_halves(encoded, *chosen, transposed, stop_gradient, inter, distillation, paper)
     return loss.labelled + loss.distilled if paper else loss.total
 
@@ -180,12 +187,12 @@ def require_dense(encoded: Encoded) -> Dense:
     return encoded.dense
 
 
-def compute_mask_probability(epoch: int, epochs: int) -> float:
+def compute_mask_probability(epoch: int, epochs: int, end: float = EXPANDED_AFTER) -> float:
     """D2S' expansion control: the probability that the texts of a batch keep only their own tokens, by epoch from 1.
 
-    It falls linearly from 1 in the first epoch to 0 at 95 percent of the epochs.
+    It falls linearly from 1 in the first epoch to 0 at the share `end` of the epochs.
     """
-    return max(0.0, 1.0 - (epoch - 1) / (EXPANDED_AFTER * epochs))
+    return max(0.0, 1.0 - (epoch - 1) / (end * epochs))
 
 
 LEXLIP_TEMPERATURE = 0.05

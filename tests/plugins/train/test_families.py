@@ -209,6 +209,23 @@ def test_a_head_over_a_dense_pair_is_loaded_with_the_pair(kind, dense, corpus, t
     assert {term for term, _ in own} <= {"red", "squareling"}
 
 
+def test_a_stage_of_contrastive_losses_pretrains_the_head_of_joint(dense: str, corpus: str, tmp_path: Path) -> None:
+    """The first stage leaves the pair's last layers as they are; the second one, of the whole objective, does not."""
+    plan = {"steps": 2, "batch_size": 4, "warmup_steps": 1, "learning_rate": 0.01}
+    alone = {"name": "joint", "options": {"distillation": "none", "inter": 0}}
+    stages = [
+        {"objective": alone, "trained": ["encoder_q.head.single_*"], "optimisation": plan},
+        {"objective": {"name": "joint"}, "expansion": "controlled", "expanded_after": 0.5, "optimisation": plan},
+    ]
+    model = {"kind": "joint", "pair": dense, "least": 1, "head": "random"}
+    last = train(tiny_recipe(corpus, model, stages=stages), tmp_path, device="cpu", keep_every="stage")
+    pair, first, whole = weights_of(Path(dense)), weights_of(tmp_path / "kept/stage-1"), weights_of(last)
+    for name, other in (("text_proj", "encoder_q"), ("vision_proj", "encoder_p")):
+        assert torch.equal(first[f"{name}.weight"], pair[f"{other}.head.2.weight"])
+        assert not torch.equal(whole[f"{name}.weight"], first[f"{name}.weight"])
+    assert not torch.equal(whole["single_vocab_projector.weight"], first["single_vocab_projector.weight"])
+
+
 def test_a_dense_pair_that_changed_is_refused(dense: str, corpus: str, tmp_path: Path) -> None:
     folder = train(recipe_of(corpus, "d2s", {"pair": dense, "least": 1}), tmp_path, device="cpu")
     path = folder / "dense_pair/text/vocab.json"

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -157,10 +158,23 @@ def test_mask_probability():
     assert losses.compute_mask_probability(1, 200) == 1 and losses.compute_mask_probability(200, 200) == 0
     assert losses.compute_mask_probability(96, 100) == 0
     assert losses.compute_mask_probability(95, 100) == pytest.approx(1 / 95)
+    assert [losses.compute_mask_probability(epoch, 10, 0.5) for epoch in (1, 2, 5, 6, 10)] == pytest.approx(
+        [1, 0.8, 0.2, 0, 0]
+    )
     stage = Expansion("controlled", seed=0, first=7, per_epoch=2000, epochs=10)
     assert not any(stage(step) for step in range(7, 27)) and all(stage(20_007 + step) for step in range(20))
     draws = sum(not stage(7 + 4 * 2000 + step) for step in range(2000))
     assert abs(draws / 2000 - losses.compute_mask_probability(5, 10)) < 0.05
+    early = replace(stage, end=0.5)
+    assert all(early(7 + 5 * 2000 + step) for step in range(2000))  # from epoch 6 of 10 on
+
+
+def test_weights_of_the_scores_instead_of_those_of_the_mix():
+    encoded = batch(*torch.rand(2, 3, 6), *normalize(torch.randn(2, 3, 4), dim=2))
+    changed = losses.joint(encoded, 0.1, "albef-coco", w1=0.7).item()
+    assert changed == losses.joint(encoded, 0.1, [0.7, 0.5, 0.9, 0.3]).item() != losses.joint(encoded, 0.1).item()
+    both = losses.joint(encoded, 0.1, "albef-coco", w1=0.0, w2=2.0)
+    assert both.item() == losses.joint(encoded, 0.1, [0.0, 2.0, 0.9, 0.3]).item()
 
 
 def test_stop_gradient_changes_gradients_only():

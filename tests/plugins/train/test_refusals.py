@@ -13,12 +13,10 @@ import torch
 
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_plugins.train.common import learner as loss
-from lexvl_plugins.train.common.learner import choose_optimiser
 from lexvl_plugins.train.common.processes import lacks_memory
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.objectives.contrastive import Encoded
-from lexvl_plugins.train.recipe import Optimisation, Recipe, check_recipe
-from lexvl_plugins.train.splits import check
+from lexvl_plugins.train.recipe import Recipe, check_recipe
 from tests.plugins.train.test_run_folder import recipe_of as recipe_of_images
 from tests.plugins.train.test_texts import recipe_of, weights
 from tests.plugins.train.tiny_training import rows_of, write_corpus, write_plain_squares
@@ -163,33 +161,3 @@ def test_freed_memory_stays_with_the_process() -> None:
     if kept == "False":
         pytest.skip("the C library is not glibc")
     assert int(faults) < 16_384
-
-
-def test_lamb_follows_its_equation() -> None:
-    """arXiv 1904.00962, algorithm 2: r = m' / (sqrt(v') + eps) + decay x, and x loses lr |x| / |r| r."""
-    try:
-        from timm.optim import Lamb  # noqa: F401
-    except Exception as error:
-        pytest.skip(f"timm does not work here ({error})")
-    plan = Optimisation(steps=3, optimiser="lamb", learning_rate=0.05, betas=(0.9, 0.98))
-    weight = torch.nn.Parameter(torch.tensor([[3.0, -4.0]]))
-    optimiser = choose_optimiser([{"params": [weight], "weight_decay": 0.1}], plan)
-    expected, first, second = weight.detach().clone(), torch.zeros(1, 2), torch.zeros(1, 2)
-    for step, slope in enumerate(([[1.0, 2.0]], [[-0.5, 0.25]]), start=1):
-        weight.grad = torch.tensor(slope)
-        optimiser.step()
-        first = 0.9 * first + 0.1 * weight.grad
-        second = 0.98 * second + 0.02 * weight.grad**2
-        moved = (first / (1 - 0.9**step)) / ((second / (1 - 0.98**step)).sqrt() + 1e-6) + 0.1 * expected
-        expected = expected - 0.05 * expected.norm() / moved.norm() * moved
-        torch.testing.assert_close(weight.detach(), expected)
-
-
-def test_lamb_without_timm_ends_before_the_data_are_read(texts, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "timm.optim", None)
-    plan = {"steps": 2, "batch_size": 2, "optimiser": "lamb"}
-    recipe = recipe_of(texts, "vdr", {"query": FRESH}, optimisation=plan)
-    with pytest.raises(LexvlError, match=r"optimiser lamb needs timm \(.*pip install timm torchvision"):
-        check(recipe, None, "cpu")
-    with pytest.raises(LexvlError, match="optimiser lamb needs timm"):
-        train(recipe, tmp_path, device="cpu")

@@ -159,6 +159,8 @@ BERT, HALF = {"words": "BERT"}, {"objective": {"name": "info_nce"}, "expansion":
         (True, "d2s", {"pair": "photos-dense", "words": "minilm"}, {}, "expected either `pair`"),
         (True, "joint", BERT, {}, "no text_proj; Joint begins with the projections of a BLIP or ALBEF"),
         (True, "joint", BERT, HALF, "expansion controlled: only d2s and joint mask texts by batch, not info_nce"),
+        (True, "joint", BERT, {"expanded_after": 0.5}, "expanded_after: only expansion controlled .* found always"),
+        (True, "joint", BERT, {"expanded_after": 0}, "expanded_after: 0, expected a number above 0"),
         (False, "d2s", BERT, {}, "stored vectors .* train d2s and joint with model.words"),
         (True, "d2s", {"pair": "photos-dense", "least": 1}, {}, "data.corpus embeddings:.*model.words"),
     ],
