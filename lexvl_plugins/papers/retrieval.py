@@ -189,16 +189,16 @@ def search_part(index: Index, work: Prepared, dataset: Dataset, place: Workplace
     return run
 
 
-def rerank_part(found: Path, work: Prepared, dataset: Dataset, place: Workplace) -> Path:
+def rerank_part(first_run: Path, work: Prepared, dataset: Dataset, place: Workplace) -> Path:
     """The run with the first documents of each list scored again by the complete vectors."""
-    manifest = expect_run_manifest(found)
+    manifest = expect_run_manifest(first_run)
     model = load_reranking_encoder(manifest, None, None, place.device, {})
-    request = plan_rerank(found, TopicSource.take_dataset(dataset), model, work.system.rerank)
+    request = plan_rerank(first_run, TopicSource.take_dataset(dataset), model, work.system.rerank)
     run = place.output / "runs" / f"{work.names.run}.trec"
 
     def write() -> RunManifest:
         depth = work.system.rerank
-        lists = rerank_lists(dataset.topics(), read_lists(found), model, dataset.documents, depth, place.batch_size)
+        lists = rerank_lists(dataset.topics(), read_lists(first_run), model, dataset.documents, depth, place.batch_size)
         return write_run(run, lists, request, tag=f"{model.name}-reranked")
 
     ensure_run(run, request, place.overwrite, write)
@@ -270,9 +270,9 @@ def read_inputs(part: RowPart, work: Prepared, place: Workplace) -> Iterator[tup
         yield from ((p, p.image) for p in load_sentence_pairs(find_pairs(part, place), place.data_dir))
     elif part.data in CLASS_SETS:
         for split in ("test", "train") if part.task == "linear-probe" else ("test",):
-            found = load_labelled(work.corpus.name, None, place.data_dir, split)
-            yield found.classes, None
-            yield from zip(found.labels.tolist(), found.images, strict=True)
+            images = load_labelled(work.corpus.name, None, place.data_dir, split)
+            yield images.classes, None
+            yield from zip(images.labels.tolist(), images.images, strict=True)
     else:
         dataset = load_reference(work.corpus)
         for record in chain(dataset.documents(), dataset.topics(), dataset.qrels()):
@@ -357,9 +357,9 @@ def measure_classification(part: RowPart, work: Prepared, place: Workplace) -> d
     return {"values": values, "quantised": False, "documents": rows[0].images}
 
 
-def choose_images(found: LabelledImages, number: int | None) -> LabelledImages:
+def choose_images(labelled: LabelledImages, number: int | None) -> LabelledImages:
     """At most that many images, evenly from all of them, so that they are of many classes."""
-    if number is None or number >= len(found.images):
-        return found
-    chosen: list[int] = np.linspace(0, len(found.images) - 1, number, dtype=np.int64).tolist()
-    return found._replace(images=[found.images[place] for place in chosen], labels=found.labels[chosen])
+    if number is None or number >= len(labelled.images):
+        return labelled
+    chosen: list[int] = np.linspace(0, len(labelled.images) - 1, number, dtype=np.int64).tolist()
+    return labelled._replace(images=[labelled.images[place] for place in chosen], labels=labelled.labels[chosen])

@@ -39,7 +39,7 @@ WARMING = 6
 def try_query(service: Service, times: int = 1) -> dict[str, Any]:
     """What a first query finds, per index; many times, because Java and the networks take longer for the first ones.
 
-    One that cannot be opened is passed over then, and raises its problem when it is asked once.
+    One that cannot be opened is passed over then, and raises its problem when a call names it.
     """
     from lexvl_plugins.serve.messages import Question
 

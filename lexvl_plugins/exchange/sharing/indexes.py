@@ -55,7 +55,7 @@ NAMED = frozenset({"irds"})
 
 def read_measures(path: Path) -> list[Measurement]:
     """The values that `lexvl score --format json` printed into a file."""
-    rows = read_json_value(path, "list of values", list, DataError)
+    rows = read_json_value(path, "file that lexvl score --format json prints", list, DataError)
     names = set(Measurement._fields) - set(Measurement._field_defaults)
     if not all(isinstance(row, dict) and names <= row.keys() for row in rows):
         raise DataError(f"{path}: expected what lexvl score --format json prints")

@@ -222,7 +222,7 @@ def test_what_is_no_whole_index_is_not_pushed(hub, built, tmp_path) -> None:
         (damaged, "me/demo", (), "damaged"),
         (built, "demo", (), "owner"),
         (marked, "me/demo", (), "^.*marked: 1 deleted documents are still in its files"),
-        (built, "me/demo", ("--measures", measures), "what lexvl score"),
+        (built, "me/demo", ("--measures", measures), "that lexvl score --format json prints"),
     ):
         with pytest.raises(LexvlError, match=message):
             pushed(index, target, "--licence", "other", *options)

@@ -437,7 +437,7 @@ def test_an_index_without_digests_is_built_anew(tmp_path: Path) -> None:
 
 def test_an_album_among_the_pictures(tmp_path: Path) -> None:
     folder = paint(tmp_path / "in", a=(255, 0, 0))
-    paint(folder / "album", sheet=(1, 1, 1))
+    paint(folder / "album", **{"contact-sheet": (1, 1, 1)})
     called(folder, folder / "album")
     assert list(impacts(folder / "album")) == ["a.png"]
 
