@@ -42,7 +42,7 @@ def describe_box(profile: TermProfile) -> dict[str, float]:
 
 
 def find_box(values: Sequence[float]) -> tuple[float, float]:
-    """The median, and the largest value at most 1.5 interquartile ranges above the third quartile (upper whisker)."""
+    """The median, and the upper whisker: the largest value up to 1.5 interquartile ranges above the third quartile."""
     first, median, third = np.percentile(values, (25, 50, 75))
     within = [value for value in values if value <= third + 1.5 * (third - first)]
-    return float(median), max(within)
+    return float(median), max(float(third), *within)
