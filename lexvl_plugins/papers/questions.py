@@ -29,7 +29,7 @@ NUMBERS = {"none": "0", **{word: str(number) for number, word in enumerate(WORDS
 ARTICLES = frozenset({"a", "an", "the"})
 
 
-class Question(NamedTuple):
+class VqaQuestion(NamedTuple):
     """A question about an image: the file of the image, the kind of its answer, and the score of each answer."""
 
     image: str
@@ -72,15 +72,15 @@ def list_files(folder: Path, split: str, data_dir: str | None) -> tuple[Path, Pa
     return folder / QUESTIONS.format(split), folder / ANNOTATIONS.format(split), images
 
 
-def read_questions(folder: Path, split: str, data_dir: str | None = None) -> list[Question]:
+def read_questions(folder: Path, split: str, data_dir: str | None = None) -> list[VqaQuestion]:
     """The questions of a split, in the order of their file; each needs its annotation."""
     questions, annotations, images = list_files(folder, split, data_dir)
-    asked, answered = (read_json(path, "questions of VQA v2", DataError) for path in (questions, annotations))
+    posed, answered = (read_json(path, "questions of VQA v2", DataError) for path in (questions, annotations))
     where = annotations
     try:
         known = {entry["question_id"]: entry for entry in answered["annotations"]}
         where = questions
-        read = list(_join_answers(asked["questions"], known, images, split))
+        read = list(_join_answers(posed["questions"], known, images, split))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         why = f"{error} is missing" if isinstance(error, KeyError) else "another structure"
         raise DataError(f"{where}: not as VQA v2's ({why}); expected the file of visualqa.org") from error
@@ -90,13 +90,13 @@ def read_questions(folder: Path, split: str, data_dir: str | None = None) -> lis
 
 
 def _join_answers(
-    asked: Sequence[Mapping[str, object]], known: Mapping[object, Mapping[str, object]], images: Path, split: str
-) -> Iterator[Question]:
-    for entry in asked:
+    entries: Sequence[Mapping[str, object]], known: Mapping[object, Mapping[str, object]], images: Path, split: str
+) -> Iterator[VqaQuestion]:
+    for entry in entries:
         if entry["question_id"] not in known:
             raise DataError(f"question {entry['question_id']} of {split} has no annotation; give both files of a split")
-        found = known[entry["question_id"]]
-        answers: list[dict[str, str]] = found["answers"]  # type: ignore[assignment]
+        annotation = known[entry["question_id"]]
+        answers: list[dict[str, str]] = annotation["answers"]  # type: ignore[assignment]
         image = images / IMAGE.format(split, entry["image_id"])
         scores = score_answers([each["answer"] for each in answers])
-        yield Question(str(image), str(entry["question"]), str(found["answer_type"]), scores)
+        yield VqaQuestion(str(image), str(entry["question"]), str(annotation["answer_type"]), scores)

@@ -24,7 +24,7 @@ from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.progress import Progress, silent
 
 from .prepared import Need, PartCost, Prepared, RowPart, Workplace, list_needed_weights, prepare
-from .questions import SPLITS, Question, find_folder, list_files, read_questions
+from .questions import SPLITS, VqaQuestion, find_folder, list_files, read_questions
 from .retrieval import keep_values, load_part_encoder
 from .sources import DOCUMENT_COSTS
 
@@ -45,7 +45,7 @@ SEED = 12345
 IMAGES, QUESTIONS = 82_783 + 40_504, 443_757 + 214_354
 
 
-class Features(NamedTuple):
+class PairFeatures(NamedTuple):
     """The vectors of images and of texts, each once, and the rows of both that a question reads, int64 [Q]."""
 
     images: Vectors
@@ -54,7 +54,7 @@ class Features(NamedTuple):
     text: np.ndarray
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Features of both, side by side, float32 [n, D + E]."""
+        """PairFeatures of both, side by side, float32 [n, D + E]."""
         sides = [self.images[self.image[rows]], self.texts[self.text[rows]]]
         return np.concatenate([side if isinstance(side, np.ndarray) else side.toarray() for side in sides], axis=1)
 
@@ -79,15 +79,15 @@ def measure_vqa(part: RowPart, work: Prepared, place: Workplace) -> dict[str, An
     return {"values": {name: values[name] for name in part.measures}, "quantised": False, "documents": len(test)}
 
 
-def limit_images(questions: Sequence[Question], number: int | None) -> list[Question]:
+def limit_images(questions: Sequence[VqaQuestion], number: int | None) -> list[VqaQuestion]:
     """The questions about so many images, the first ones; all of them without a number."""
     chosen = set(islice(dict.fromkeys(question.image for question in questions), number))
     return [question for question in questions if question.image in chosen]
 
 
 def encode_questions(
-    model: Encoder, questions: Sequence[Question], batch_size: int = 32, progress: Progress = silent
-) -> Features:
+    model: Encoder, questions: Sequence[VqaQuestion], batch_size: int = 32, progress: Progress = silent
+) -> PairFeatures:
     """The features of questions, of length sqrt(D), as the layers' initial weights expect of D inputs.
 
     An image, or a text, of several questions is encoded once.
@@ -102,7 +102,7 @@ def encode_questions(
         vectors = normalize(encode_inputs(tower, inputs, batch_size, progress))
         return vectors * np.float32(vectors.shape[1] ** 0.5)
 
-    return Features(
+    return PairFeatures(
         encode(model.document, images),
         encode(model.query, texts),
         np.array([of_image[question.image] for question in questions]),
@@ -110,7 +110,7 @@ def encode_questions(
     )
 
 
-def choose_answers(questions: Sequence[Question], number: int = ANSWERS) -> list[str]:
+def choose_answers(questions: Sequence[VqaQuestion], number: int = ANSWERS) -> list[str]:
     """The answers that have the best score of most questions; of equal ones the first in alphabetical order."""
     best = Counter(
         min(question.scores, key=lambda answer: (-question.scores[answer], answer)) for question in questions
@@ -118,7 +118,7 @@ def choose_answers(questions: Sequence[Question], number: int = ANSWERS) -> list
     return sorted(best, key=lambda answer: (-best[answer], answer))[:number]
 
 
-def tabulate_scores(questions: Sequence[Question], answers: Sequence[str]) -> sparse.csr_matrix:
+def tabulate_scores(questions: Sequence[VqaQuestion], answers: Sequence[str]) -> sparse.csr_matrix:
     """The scores of known answers, float32 [Q, A]."""
     from scipy import sparse
 
@@ -138,7 +138,7 @@ def pick_scores(scores: sparse.csr_matrix, chosen: np.ndarray) -> np.ndarray:
     return np.asarray(scores[np.arange(len(chosen)), chosen]).ravel()
 
 
-def choose_held_out(features: Features) -> np.ndarray:
+def choose_held_out(features: PairFeatures) -> np.ndarray:
     """Which questions choose the number of epochs, bool [Q]: those about every tenth image, at least one."""
     images = len(np.unique(features.image))
     if images < 2:
@@ -147,7 +147,7 @@ def choose_held_out(features: Features) -> np.ndarray:
 
 
 def train_probe(
-    features: Features, scores: sparse.csr_matrix, device: str = "cpu", hidden: int = HIDDEN, seed: int = SEED
+    features: PairFeatures, scores: sparse.csr_matrix, device: str = "cpu", hidden: int = HIDDEN, seed: int = SEED
 ) -> torch.nn.Sequential:
     """The two layers with the best accuracy on the images held out."""
     import torch
@@ -185,7 +185,7 @@ def train_probe(
 
 
 def run_batches(
-    probe: torch.nn.Sequential, features: Features, rows: np.ndarray
+    probe: torch.nn.Sequential, features: PairFeatures, rows: np.ndarray
 ) -> Iterator[tuple[torch.Tensor, np.ndarray]]:
     """The logits [n, A] of questions, a batch at a time, with their rows."""
     import torch
@@ -196,7 +196,7 @@ def run_batches(
         yield probe(torch.from_numpy(features.take(own)).to(device)), own
 
 
-def predict(probe: torch.nn.Sequential, features: Features, rows: np.ndarray | None = None) -> np.ndarray:
+def predict(probe: torch.nn.Sequential, features: PairFeatures, rows: np.ndarray | None = None) -> np.ndarray:
     """The column of each question's first answer, int64 [n]."""
     import torch
 

@@ -68,7 +68,7 @@ def test_accuracy_by_hand():
 def test_targets_and_answers_by_hand():
     """The most frequent best answers are known; a question's score is that of the answer that is chosen."""
     rows = [("a", {"yes": 1.0, "no": 0.3}), ("b", {"no": 1.0}), ("c", {"yes": 0.9}), ("d", {"red": 1.0, "blue": 1.0})]
-    questions = [vqa.Question("i", text, "other", scores) for text, scores in rows]
+    questions = [vqa.VqaQuestion("i", text, "other", scores) for text, scores in rows]
     assert vqa.choose_answers(questions) == ["yes", "blue", "no"] and vqa.choose_answers(questions, 1) == ["yes"]
     table = vqa.tabulate_scores(questions, ["yes", "no"])
     assert table.toarray() == pytest.approx(np.array([[1, 0.3], [0, 1], [0.9, 0], [0, 0]]))
@@ -146,6 +146,6 @@ def test_a_wrong_file_is_one_line(tmp_path, name, content, message):
 
 def test_one_image_is_too_few_to_learn_from(tmp_path):
     questions = read_questions(write_scenes(tmp_path, 1, 1), "train2014")
-    vectors = vqa.Features(*(np.ones((1, 2), np.float32),) * 2, *(np.zeros(len(questions), np.int64),) * 2)
+    vectors = vqa.PairFeatures(*(np.ones((1, 2), np.float32),) * 2, *(np.zeros(len(questions), np.int64),) * 2)
     with pytest.raises(DataError, match=re.escape("questions about 1 images, expected at least 2")):
         vqa.train_probe(vectors, vqa.tabulate_scores(questions, vqa.choose_answers(questions)))
