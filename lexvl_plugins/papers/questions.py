@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.ground.errors import DataError
@@ -90,13 +90,12 @@ def read_questions(folder: Path, split: str, data_dir: str | None = None) -> lis
 
 
 def _join_answers(
-    entries: Sequence[Mapping[str, object]], known: Mapping[object, Mapping[str, object]], images: Path, split: str
+    entries: Sequence[Mapping[str, Any]], known: Mapping[Any, Mapping[str, Any]], images: Path, split: str
 ) -> Iterator[VqaQuestion]:
     for entry in entries:
         if entry["question_id"] not in known:
             raise DataError(f"question {entry['question_id']} of {split} has no annotation; give both files of a split")
         annotation = known[entry["question_id"]]
-        answers: list[dict[str, str]] = annotation["answers"]  # type: ignore[assignment]
         image = images / IMAGE.format(split, entry["image_id"])
-        scores = score_answers([each["answer"] for each in answers])
+        scores = score_answers([each["answer"] for each in annotation["answers"]])
         yield VqaQuestion(str(image), str(entry["question"]), str(annotation["answer_type"]), scores)
