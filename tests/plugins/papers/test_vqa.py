@@ -77,7 +77,7 @@ def test_targets_and_answers_by_hand():
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_scenes(tmp_path_factory.mktemp("vqa"), 240, 100)
+    return write_scenes(tmp_path_factory.mktemp("vqa"), 300, 120)
 
 
 def test_the_probe_answers_as_well_as_another_network_of_its_shape(drawn):
