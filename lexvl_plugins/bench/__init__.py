@@ -3,7 +3,7 @@
 from lexvl_anserini.ground.registry import CommandRow, Way
 
 # Other plug-ins that this one imports.
-NEEDS = ("cluster", "exchange", "papers")
+NEEDS = ("cluster", "exchange", "papers", "train")
 _PANEL = "Analyses and benchmarks"
 TUNE = CommandRow(f"{__name__}.tune", _PANEL, "Choose settings on one split, report them on another")
 EFFICIENCY = CommandRow(f"{__name__}.command", _PANEL, "Time, memory and size on this machine")
@@ -13,4 +13,4 @@ _HOME = "lexvl_plugins.bench.reproduction"
 LATENCY = Way(
     f"{_HOME}:measure_latency", f"{_HOME}:list_latency_needs", f"{_HOME}:estimate_latency", f"{_HOME}:has_twin"
 )
-SPEED = Way(f"{_HOME}:measure_speed", "", f"{_HOME}:estimate_speed", f"{_HOME}:has_suite")
+SPEED = Way(f"{_HOME}:measure_speed", "", f"{_HOME}:estimate_speed", f"{_HOME}:can_be_timed")

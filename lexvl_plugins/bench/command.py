@@ -167,6 +167,7 @@ INDEXED = frozenset(["documents", "shape", "terms", "workdir", "seed", "shards",
 PROTOCOL = frozenset(["protocol", "shards", "dense_shards", "topics", "query_count", "repeats", "data_dir", "workdir"])
 QUERIES = frozenset({"query_count", "query_terms", "hits"})
 SUITES: Mapping[str, Suite] = {
+    "fdt-cost": Suite(f"{__package__}.fdt_cost:measure", frozenset({"documents", "system", "repeats"})),
     "index": Suite(f"{__package__}.index:measure", INDEXED),
     "overhead": Suite(f"{__package__}.command:measure_overhead", frozenset({"documents", "encoder", "checkpoint"})),
     "overview": Suite(f"{__package__}.overview:measure", frozenset({"workdir", "seed"})),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from statistics import mean
 from typing import Any
 
 from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError
+from lexvl_plugins.bench import fdt_cost
 from lexvl_plugins.bench.command import Options
 from lexvl_plugins.bench.processes import check_system
 from lexvl_plugins.bench.protocols import measure
@@ -13,6 +15,7 @@ from lexvl_plugins.papers import prepared
 from lexvl_plugins.papers.prepared import Finding, Need, PartCost, RowPart, Workplace
 from lexvl_plugins.papers.retrieval import encode_documents, keep_values, limit_dataset
 from lexvl_plugins.papers.sources import SUITE_S
+from lexvl_plugins.train.reproduction import FDT_CASES
 
 
 @keep_values
@@ -37,11 +40,13 @@ def measure_latency(part: RowPart, work: prepared.Prepared, place: Workplace) ->
 
 def measure_speed(part: RowPart, place: Workplace) -> Finding:
     """Other systems over ours, or ours over others, by the suite of a row: medians of ratios in turns, never stored."""
-    assert part.system is not None and part.system.suite is not None, "`way_of` looked"
+    assert part.system is not None, "`can_be_timed` is true of it"
     try:
         check_system()
     except LexvlError as error:
         raise DataError(str(error)) from None
+    if part.system.suite is None:
+        return measure_fdt_cost(part, place)
     from lexvl_plugins.bench.search import measure as measure_search
 
     suite = part.system.suite
@@ -52,14 +57,29 @@ def measure_speed(part: RowPart, place: Workplace) -> Finding:
     return Finding({name: ratios[name] for name in part.measures}, 0, note=note)
 
 
+def measure_fdt_cost(part: RowPart, place: Workplace) -> Finding:
+    """The shares that FDT adds to CLIP's time of a step and takes from its throughput, over the paper's networks.
+
+    Each is the mean over the image encoders of the paper's table 6. `--limit` is the pairs of a batch.
+    """
+    report = fdt_cost.measure(Options(place.limit and [place.limit], system=[*FDT_CASES]))
+    values = {
+        name: sign * (mean(ratio.median for ratio in report.ratios if what in ratio.what) - 1)
+        for name, (what, sign) in fdt_cost.SHARES.items()
+    }
+    note = f"CPU time, one thread; load {report.machine['load_average'][0]}"
+    return Finding({name: values[name] for name in part.measures}, 0, note=note)
+
+
 def has_twin(part: RowPart) -> bool:
     """Whether a row names a protocol of latency and a dense model."""
     return bool(part.system and part.system.protocol and part.system.dense)
 
 
-def has_suite(part: RowPart) -> bool:
-    """Whether a row names a suite."""
-    return bool(part.system and part.system.suite)
+def can_be_timed(part: RowPart) -> bool:
+    """Whether a row names a suite, or what FDT costs."""
+    own = part.system
+    return bool(own and (own.suite or (own.encoder == "fdt" and {*part.measures} <= {*fdt_cost.SHARES})))
 
 
 def list_latency_needs(part: RowPart, place: Workplace) -> list[Need]:

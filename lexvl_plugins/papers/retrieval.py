@@ -11,7 +11,7 @@ Every step leaves finished files as they are, and a finished result, found by wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import wraps
 from hashlib import sha256
@@ -30,7 +30,8 @@ from lexvl_eval.analyses.classes.classification import (
     run_linear_probe,
 )
 from lexvl_eval.analyses.sentence_pairs import compare_sentences, load_sentence_pairs
-from lexvl_eval.measures.flops import count_sparsity
+from lexvl_eval.analyses.terms import open_shards
+from lexvl_eval.measures.flops import compute_flops, count_terms
 from lexvl_eval.measures.inputs import JudgementSource, describe_run
 from lexvl_eval.measures.measure_runs import measure_runs
 from lexvl_eval.measures.metrics import means, parse_measure
@@ -73,6 +74,8 @@ from .prepared import (
     select_document_options,
     write_remarks,
 )
+from .questions import SPLITS as VQA_SPLITS
+from .questions import find_folder, read_questions
 
 if TYPE_CHECKING:
     from lexvl_eval.analyses.classes.class_sets import LabelledImages
@@ -268,6 +271,9 @@ def read_inputs(part: RowPart, work: Prepared, place: Workplace) -> Iterator[tup
         yield work.system.text, None if work.system.text else find_image(work)
     elif part.task == "completeness":
         yield from ((p, p.image) for p in load_sentence_pairs(find_pairs(part, place), place.data_dir))
+    elif part.task == "vqa":
+        folder = find_folder(place.corpora.get(part.data), place.data_dir)
+        yield from ((q, q.image) for split in VQA_SPLITS for q in read_questions(folder, split, place.data_dir))
     elif part.data in CLASS_SETS:
         for split in ("test", "train") if part.task == "linear-probe" else ("test",):
             images = load_labelled(work.corpus.name, None, place.data_dir, split)
@@ -284,14 +290,49 @@ def read_inputs(part: RowPart, work: Prepared, place: Workplace) -> Iterator[tup
 
 @keep_values
 def measure_sparsity(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
-    """Mean terms of queries and of documents, and FLOPS, of the stored impacts and of all topics."""
+    """Mean terms of all topics and of the stored documents, FLOPS; evenness; terms of short topics and of long ones."""
     dataset = limit_dataset(load_reference(work.corpus), find_limit(part, place))
-    shards = encode_documents(work, dataset, place)
+    stored = open_shards(encode_documents(work, dataset, place))
     model = load_part_encoder(work, place, direction=dataset.direction)
-    queries = encode_queries(model, dataset.topics(), read_manifest(shards))
-    row = count_sparsity(shards, (query.vector for query in queries if isinstance(query, ImpactQuery)))
-    values = {"query terms": row.terms_per_query, "document terms": row.terms_per_document, "FLOPS": row.flops}
-    return {"values": {name: values[name] for name in part.measures}, "quantised": True, "documents": row.documents}
+    encoded = encode_queries(model, dataset.topics(), stored.manifest)
+    queries = {query.query_id: query.vector for query in encoded if isinstance(query, ImpactQuery)}
+    sides = (
+        count_terms(queries.values(), f"queries of {stored.folder}"),
+        count_terms((document.vector for document in stored.documents()), str(stored.folder)),
+    )
+    names = ("query terms", "document terms")
+    values = {name: side.frequency.total() / side.vectors for name, side in zip(names, sides, strict=True)}
+    values |= {"FLOPS": compute_flops(*sides)}
+    values |= {"evenness": compute_evenness(sides[1].frequency.values(), len(stored.vocabulary))}
+    lengths = {topic.query_id: len((topic.text or "").split()) for topic in dataset.topics()}
+    shortest, longest = average_quarters(
+        [lengths[name] for name in queries], [len(vector) for vector in queries.values()]
+    )
+    values |= {"terms of the shortest quarter": shortest, "terms of the longest quarter": longest}
+    measured = {name: values[name] for name in part.measures}
+    return {"values": measured, "quantised": True, "documents": sides[1].vectors}
+
+
+def compute_evenness(frequencies: Iterable[int], terms: int) -> float:
+    """How evenly postings spread over a vocabulary: the entropy of the shares p_t = df_t / sum df, over ln |V|.
+
+    1 where all terms are in as many documents (what a FLOPS penalty prefers: STAIR, appendix D), 0 for a single one.
+    """
+    counts = np.array([count for count in frequencies if count], dtype=np.float64)
+    shares = counts / counts.sum()
+    return float(-(shares * np.log(shares)).sum() / np.log(terms)) if terms > 1 else 0.0
+
+
+def average_quarters(words: Sequence[int], terms: Sequence[int]) -> tuple[float, float]:
+    """Mean terms of the shortest and of the longest quarter of texts, by their words; equally long texts stay together.
+
+    The shortest quarter has all texts that are no longer than the last text of the first n // 4.
+    """
+    lengths, counts = np.array(words), np.array(terms)
+    quarter, ordered = max(1, len(words) // 4), np.sort(lengths)
+    chosen = (lengths <= ordered[quarter - 1], lengths >= ordered[-quarter])
+    shortest, longest = (float(counts[own].mean()) for own in chosen)
+    return shortest, longest
 
 
 @keep_values

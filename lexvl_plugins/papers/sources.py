@@ -187,9 +187,18 @@ MEANS_OF_CLASSES: Mapping[str, tuple[str, ...]] = {
 MEANS: Mapping[str, tuple[str, ...]] = {**MEANS_OF_CORPORA, **MEANS_OF_CLASSES}
 
 
+# What the terms of a collection are of -> the direction in which it is the documents.
+SIDES: Mapping[str, str] = {"images": "text-to-image", "texts": "image-to-text"}
+
 # Measures of tasks over the documents of a collection.
 OF_DOCUMENTS: Mapping[str, tuple[str, ...]] = {
-    "sparsity": ("query terms", "document terms", "FLOPS"),
+    "sparsity": (
+        *("query terms", "document terms", "FLOPS", "evenness"),
+        *("terms of the shortest quarter", "terms of the longest quarter"),
+    ),
+    "distribution": tuple(
+        f"{side} {name}" for side in SIDES for name in ("mean", "median", "upper whisker", "first 100")
+    ),
     "latency": ("queries per second", "ms per query", "dense ms per query", "times faster", "times smaller"),
 }
 

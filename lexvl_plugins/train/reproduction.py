@@ -6,17 +6,14 @@ OUTPUT/training/<row>/ has the run; OUTPUT/training/cache/ what frozen networks 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from lexvl_anserini.ground.machine import find_shipped
 from lexvl_plugins.papers import prepared
 from lexvl_plugins.papers.prepared import Finding, RowPart, Workplace
 from lexvl_plugins.papers.retrieval import measure_retrieval
-
-if TYPE_CHECKING:
-    pass
 
 
 def measure_trained(part: RowPart, place: Workplace) -> Finding:
@@ -74,13 +71,23 @@ def count_d2s_head() -> float:
 BPE_TOKENS = 49_409
 
 
-def count_fdt_share() -> float:
-    """What FDT adds to CLIP's parameters, as a share: the mean over the image encoders of the paper's Table 6.
+# The image encoders of FDT's table 6: the name of the recipe, without `-paper`, and its changes.
+FDT_CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "vit-b32": ("fdt", {}), "vit-b16": ("fdt", {"model.image.patch_size": 16}), "swin-b": ("fdt-swin", {})
+}  # fmt: skip
 
-    The networks have the projections that CLIP uses and FDT does not.
-    """
-    import torch
 
+class FdtNetworks(NamedTuple):
+    """CLIP's networks with the projections that CLIP uses and FDT does not, and FDT's sides over the same networks."""
+
+    texts: Any
+    images: Any
+    sides: Sequence[Any]
+    model: Any
+
+
+def build_fdt_networks(name: str, changes: Mapping[str, Any]) -> FdtNetworks:
+    """The networks of a recipe of FDT's paper, with random weights."""
     from lexvl_plugins.train.images.networks import (
         Networks,
         TextNetwork,
@@ -92,18 +99,23 @@ def count_fdt_share() -> float:
     from lexvl_plugins.train.model_settings import BpeTextSettings, ModelSettings, PretrainedImage
     from lexvl_plugins.train.recipe import read_recipe
 
-    shares = []
-    for name, changes in (("fdt", {}), ("fdt", {"model.image.patch_size": 16}), ("fdt-swin", {})):
-        model = read_recipe(find_shipped("recipes") / f"{name}-paper.yaml", changes).model
-        assert isinstance(model, ModelSettings) and isinstance(model.text, BpeTextSettings)
-        assert not isinstance(model.image, PretrainedImage)
-        with torch.device("meta"):
-            texts = make_clip_texts(model.text, BPE_TOKENS, model.codebook.width)
-            images = make_patches(model.image, model.codebook.width)
-            networks = Networks(TextNetwork(None, "", texts, None, make_no_columns(BPE_TOKENS), {}), images)
-            sides = SIDES[model.kind](model, networks.text.columns, networks)
-        clip = count_millions(texts, images.network)
-        shares.append(count_millions(*sides) / clip - 1)
+    model = read_recipe(find_shipped("recipes") / f"{name}-paper.yaml", changes).model
+    assert isinstance(model, ModelSettings) and isinstance(model.text, BpeTextSettings)
+    assert not isinstance(model.image, PretrainedImage)
+    texts = make_clip_texts(model.text, BPE_TOKENS, model.codebook.width)
+    images = make_patches(model.image, model.codebook.width)
+    networks = Networks(TextNetwork(None, "", texts, None, make_no_columns(BPE_TOKENS), {}), images)
+    sides = SIDES[model.kind](model, networks.text.columns, networks)
+    return FdtNetworks(texts, images.network, sides, model)
+
+
+def count_fdt_share() -> float:
+    """What FDT adds to CLIP's parameters, as a share: the mean over the image encoders of the paper's Table 6."""
+    import torch
+
+    with torch.device("meta"):
+        built = [build_fdt_networks(*case) for case in FDT_CASES.values()]
+    shares = [count_millions(*own.sides) / count_millions(own.texts, own.images) - 1 for own in built]
     return sum(shares) / len(shares)
 
 

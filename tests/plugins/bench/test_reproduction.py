@@ -8,9 +8,10 @@ import pytest
 from corpus_folders import coloured_coco
 from tiny_encoders import made_stair, made_twin
 
-from lexvl_anserini.ground.errors import ArtefactError, DataError
-from lexvl_plugins.bench import reproduction
-from lexvl_plugins.bench.command import Options, Ratio, Report
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UnknownName
+from lexvl_plugins.bench import fdt_cost, reproduction
+from lexvl_plugins.bench.command import Options, Ratio, Report, run_suite
+from lexvl_plugins.bench.processes import Outcome
 from lexvl_plugins.bench.search import ratios_of
 from lexvl_plugins.bench.systems import SEARCHERS
 from lexvl_plugins.bench.vectors import SHAPES
@@ -171,3 +172,44 @@ def test_a_mistake_is_one_line(tmp_path, old, new, message):
     with pytest.raises(DataError, match=message) as caught:
         table_of(tmp_path, LATENT.replace(old, new, 1))
     assert "\n" not in str(caught.value)
+
+
+def test_what_fdt_costs_by_hand(tmp_path, monkeypatch):
+    """Steps of 2, 3 and 2.4 s beside 2 s each: 1.2 in the median; 4 s of encoding beside 3: a quarter is lost."""
+    called = []
+
+    def run_once(function, environ, name, pairs, rounds):
+        called.append((name, pairs, rounds))
+        step = [2.0, 3.0, 2.4]
+        return Outcome(
+            {"step FDT": step, "step CLIP": [2.0] * 3, "encode FDT": [4.0] * 3, "encode CLIP": [3.0] * 3}, 1, 1, 1
+        )
+
+    monkeypatch.setattr(fdt_cost, "run_once", run_once)
+    code, text, said = call("fdt-section4-3", "--output", tmp_path / "out", "--limit", 4)
+    assert code == 0 and called == [(name, 4, 3) for name in ("vit-b32", "vit-b16", "swin-b")], said
+    assert re.search(r"additional parameters +6\.4 +6 .*agrees", text), text
+    assert re.search(r"speed additional training time +20\.0 +13 +\+7\.0  not compared \(the paper names no", text), (
+        text
+    )
+    assert re.search(r"speed lost throughput +25\.0 +12 +\+13\.0  not compared", text), text
+    assert not list((tmp_path / "out").glob("parts/*")), "times are never stored"
+
+
+def test_what_fdt_costs_on_small_networks():
+    report = run_suite("fdt-cost", Options(documents=[2], repeats=2))
+    assert [(row["networks"], row["model"]) for row in report.rows] == [("small", "CLIP"), ("small", "FDT")]
+    names = ["FDT / CLIP: CPU time of a step, small", "FDT / CLIP: pairs encoded per CPU second, small"]
+    assert [ratio.what for ratio in report.ratios] == names and all(ratio.low > 0 for ratio in report.ratios)
+    with pytest.raises(UnknownName, match="unknown system 'vit-b23'; did you mean 'vit-b32'"):
+        fdt_cost.measure(Options(system=["vit-b23"]))
+
+
+def test_fdt_and_clip_read_the_same_networks():
+    """A step of FDT has gradients of the codebook and of the networks, one of CLIP of its projections instead."""
+    built = fdt_cost.build_fdt_networks(*fdt_cost.CASES["small"])
+    query, document = built.sides
+    assert query.network is built.texts and document.network.model is built.images.model
+    shares = {id(parameter) for module in (built.texts, built.images) for parameter in module.parameters()}
+    added = [parameter for module in built.sides for parameter in module.parameters() if id(parameter) not in shares]
+    assert document.codebook.rows.shape == (1024, 64) and len(added) > 2
