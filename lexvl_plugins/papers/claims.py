@@ -343,21 +343,30 @@ def judge_record(claims: Sequence[Claim], record: Mapping[str, RecordedCell], pl
 
 
 def judge_cells(claims: Sequence[Claim], cells: Iterable[ReproducedCell], place: Workplace) -> list[JudgedClaim]:
-    """The claims that some cells decide."""
+    """The claims that some cells decide, with those of their rows that OUTPUT has from earlier calls."""
     measured = {
         make_key(cell.table, cell.row, cell.column): Measured(cell.measured, cell.seeds)
         for cell in cells
         if cell.measured is not None
     }
-    of_output = read_measured(collect_cells(claims), place)
-    measured |= {key: of_output[key] for key in measured.keys() & of_output.keys()}
-    judged = (judge_claim(claim, measured, place) for claim in claims)
+    decided = [
+        claim
+        for claim in claims
+        if any(make_key(cell.table, cell.label, cell.heading) in measured for cell in claim.cells)
+    ]
+    measured |= read_measured(collect_cells(decided), place)
+    judged = (judge_claim(claim, measured, place) for claim in decided)
     return [claim for claim in judged if claim.verdict != UNMEASURED]
 
 
 def format_signed(judged: JudgedClaim, value: float | None) -> str:
     """A margin with its sign and one decimal more than the paper prints; a dash for none."""
     return format_number(judged.decimals, value, "+z")
+
+
+def format_published(judged: JudgedClaim) -> str:
+    """The published margin with as many decimals as the paper prints; a dash for none."""
+    return MISSING if judged.published is None else f"{judged.published:+z.{judged.decimals}f}"
 
 
 def format_interval(judged: JudgedClaim) -> str:
@@ -375,7 +384,8 @@ def format_verdict(judged: JudgedClaim) -> str:
 def count_claims(judged: Sequence[JudgedClaim]) -> str:
     """How many claims have which verdict, in one line."""
     counts = Counter(one.verdict for one in judged)
-    return f"{len(judged)} judgements of claims: {', '.join(f'{counts[word]} {word}' for word in VERDICTS)}"
+    listed = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
+    return f"{len({one.claim for one in judged})} claims, judged {len(judged)} times: {listed}"
 
 
 CLAIMS = (
@@ -383,7 +393,7 @@ CLAIMS = (
     FieldColumn("table", "table"),
     FieldColumn("quantity", "quantity"),
     FieldColumn("relation", "relation"),
-    FieldColumn("published", lambda one: format_signed(one, one.published), PLAIN),
+    FieldColumn("published", format_published, PLAIN),
     FieldColumn("measured", lambda one: format_signed(one, one.difference), PLAIN),
     FieldColumn("95 % interval", format_interval),
     FieldColumn("scale", lambda one: one.scale or MISSING),

@@ -70,7 +70,7 @@ class SelectionOptions:
         chosen = [known[name] for name in self.tables or known]
         if self.rows != "*" and not any(list_rows(table, self.rows) for table in chosen):
             cells = [cell for table in chosen for cell in table.cells]
-            headings = dict.fromkeys(name for cell in cells for name in (cell.label, cell.row))
+            headings = dict.fromkeys([*(cell.label for cell in cells), *(cell.row for cell in cells)])
             raise UsageError(f"--rows {self.rows!r} matches no row; rows: {', '.join(headings)}")
         return chosen
 
@@ -211,7 +211,9 @@ def command(
     log.info("%s", count_verdicts(cells))
     for table in tables:
         if not any(row.is_ours for row in list_rows(table)):
-            log.info("%s: nothing to measure: %s", table.name, table.missing or verdicts.OTHERS)
+            log.info(
+                "%s: nothing to measure: %s", table.name, table.missing or "its rows are no systems of this project"
+            )
     outcome.check(cells)
 
 
