@@ -37,7 +37,8 @@ from lexvl_eval.measures.significance import CONFIDENCE, estimate_intervals
 from lexvl_eval.report.tables import MISSING, PLAIN, FieldColumn
 
 from lexvl_anserini.data.yaml_files import read_yaml
-from lexvl_anserini.ground.errors import DataError, UnknownName
+from lexvl_anserini.encoders.checkpoints.find import combine_digests, find_checkpoint, find_parts
+from lexvl_anserini.ground.errors import CheckpointError, DataError, UnknownName
 from lexvl_anserini.ground.files import read_json
 
 from .prepared import RowPart, Workplace, list_trainings, prepare, write_remarks
@@ -132,6 +133,8 @@ def read_claims(path: Path, tables: Mapping[str, PublishedTable]) -> Iterator[Cl
             if entry.printed and not number and len(entry.printed) != len(quantities):
                 expected = f"expected {len(quantities)}, one per quantity of {table}"
                 raise DataError(f"{where}: {len(entry.printed)} printed numbers, {expected}")
+            if not quantities:
+                raise DataError(f"{where}: {table}: no quantity; name one, such as a column of the table")
             for place, quantity in enumerate(quantities):
                 printed = entry.printed[place] if entry.printed and not number else None
                 whole = table if table.startswith(TRENDS) else f"{path.stem}-{table}"
@@ -314,13 +317,26 @@ def read_measured(cells: Iterable[PublishedCell], place: Workplace) -> dict[str,
             [content.get("values", {}).get(name) for (_, content), name in zip(of_seed, names, strict=True)]
             for of_seed in zip(*parts, strict=True)
         ]
-        if by_seed and not any(None in values for values in by_seed):
+        current = all(is_current(part, content, place) for of_part in parts for part, content in of_part)
+        if by_seed and current and not any(None in values for values in by_seed):
             scale = SCALES.get(cell.unit, 1.0)
             seeds = [scale * combine_parts(cell.quantity, values) for values in by_seed]
             own = any(is_own(part, place) for of_part in parts for part, _ in of_part)
             key = make_key(cell.table, cell.label, cell.heading)
             measured[key] = Measured(mean(seeds), seeds if len(seeds) > 1 else (), own)
     return measured
+
+
+def is_current(part: RowPart, content: Mapping[str, Any], place: Workplace) -> bool:
+    """False for a result of other weights than those that the user names, whose folders may have one name."""
+    work = prepare(part, place)
+    if work is None or not work.weights.places or work.weights.reference is None:
+        return True
+    try:
+        digest = combine_digests(find_checkpoint(work.weights.reference), find_parts(work.weights.options))
+    except CheckpointError:
+        return False
+    return bool((content.get("request") or {}).get("checkpoint_digest") == digest)
 
 
 def is_own(part: RowPart, place: Workplace) -> bool:

@@ -477,9 +477,8 @@ def estimate_retrieval(part: RowPart, place: Workplace) -> PartCost | None:
     size = documents * int(options.get("topk", cost.numbers)) * cost.bytes
     topics_s = topics / (cost.topics_per_s or cost.documents_per_s) + topics * work.system.rerank / TEXTS_PER_S
     speed = PACKAGED_SPEED if work.system.trained_on or work.weights.reference in {*PACKAGED, "minilm"} else 1.0
-    encoding_s = documents / cost.documents_per_s / speed + (
-        TRAINING_S * work.system.seeds if work.system.trained_on else 0
-    )
+    training_s = TRAINING_S * work.system.seeds if work.system.trained_on else 0
+    encoding_s = documents / cost.documents_per_s / speed + training_s
     return PartCost(work.names.documents, size, encoding_s, topics_s / speed)
 
 

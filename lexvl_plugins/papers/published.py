@@ -55,7 +55,7 @@ from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from lexvl_eval.analyses.classes.class_sets import CLASS_SETS
 from lexvl_eval.measures.metrics import parse_measure
-from pydantic import AfterValidator, PositiveFloat
+from pydantic import AfterValidator, FiniteFloat, PositiveFloat
 
 from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
 from lexvl_anserini.data.yaml_files import Many, read_yaml
@@ -293,9 +293,9 @@ class ClaimEntry(NamedTuple):
     rows: Many[str]
     tables: Mapping[str, Many[str]]
     than: str = ""
-    margin: float = 0.0
-    bound: float | None = None
-    printed: Many[float] = ()
+    margin: FiniteFloat = 0.0
+    bound: FiniteFloat | None = None
+    printed: Many[FiniteFloat] = ()
 
 
 class PaperEntry(NamedTuple):

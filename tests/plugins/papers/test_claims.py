@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from scipy import stats
 
 from eval.measures.significance import compare
+from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.ground.errors import DataError
 from lexvl_plugins.papers.claims import (
     Claim,
@@ -100,6 +102,8 @@ BAD = {
     "a bound": ({"bound": 1}, "ahead has no `bound`"),
     "a margin": ({"relation": "falls", "margin": 1}, "`margin` and `than` are for ahead, not for falls"),
     "no tables": ({"tables": {}}, "no tables; name where"),
+    "no quantity": ({"tables": {"t": []}}, "t: no quantity; name one"),
+    "not a number": ({"relation": "at most", "bound": "nan"}, "claims.ahead.bound: "),
     "another number": ({"printed": [4.8]}, "printed 4.8, but the cells of paper-t give 4.9"),
     "two numbers": ({"printed": [4.9, 1]}, "2 printed numbers, expected 1, one per quantity of t"),
     "seeds": ({"rows": ["ours", "one"]}, "seeds of compared rows differ: 'ours' has 1 and 'one' has 3"),
@@ -205,9 +209,10 @@ def write_topics(place: Workplace, claim: Claim, values: dict[str, dict[str, flo
         [part] = [part for part in row.parts() if part.task == cell.quantity.task]
         work = prepare(part, place)
         assert work and make_names(part, work.system, work.weights, place) == work.names
+        request = {"checkpoint_digest": find_checkpoint(work.weights.reference).digest()}
         for folder, content in (
             ("topics", {"R@1": values[cell.label]}),
-            ("parts", {"values": {"R@1": float(np.mean([*values[cell.label].values()]))}}),
+            ("parts", {"values": {"R@1": float(np.mean([*values[cell.label].values()]))}, "request": request}),
         ):
             (place.output / folder).mkdir(exist_ok=True)
             (place.output / folder / f"{work.names.run}.json").write_text(json.dumps(content))
@@ -217,7 +222,11 @@ def test_intervals_over_topics(tmp_path):
     """The bootstrap of `eval.compare`; values of other topics, or of another call, have no interval."""
     import pandas as pd
 
-    place = Workplace(tmp_path, checkpoints={"ours": "a", "theirs": "b"})
+    for folder in ("a", "b", "else/a"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "model.safetensors").write_bytes(folder.encode())
+    given = {"ours": str(tmp_path / "a"), "theirs": str(tmp_path / "b")}
+    place = Workplace(tmp_path, checkpoints=given)
     claim = claim_about(tmp_path)
     rng = np.random.default_rng(5)
     ours, theirs = (rng.random(200) < share for share in (0.5, 0.3))
@@ -231,6 +240,10 @@ def test_intervals_over_topics(tmp_path):
     assert (found.low, found.high) == pytest.approx((100 * expected.low, 100 * expected.high))
     assert (found.verdict, found.over, found.scale) == ("holds", "200 topics", "own")
     assert found.difference == pytest.approx(100 * (ours.mean() - theirs.mean()))
+    # Other weights of the same name, and weights that are not there, have no result in OUTPUT.
+    for wrong in ("else/a", "none/a"):
+        others = replace(place, checkpoints={**given, "ours": str(tmp_path / wrong)})
+        assert judge_record([claim], {}, others)[0][-2:] == ("not measured", "ours")
     # The value of a record is that of another call.
     recorded = judge(claim, 60.0, 20.0, place=place)
     assert recorded == ("holds", 40.0, None, None, "", "paper")
