@@ -1,4 +1,4 @@
-"""The pages of papers: a table per table of the paper, a row per system, a cell per number.
+"""The pages of papers: what the paper claims, then a table per table, a row per system, a cell per number.
 
 Numbers are those of `runs/expected` and of `runs/measured.json`. A click on a cell shows the command that measures its
 row and what it needs; the next click copies it.
@@ -13,9 +13,18 @@ import shlex
 from collections.abc import Iterator, Sequence
 from glob import escape as glob_escape
 from html import escape
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from lexvl_plugins.papers.claims import (
+    JudgedClaim,
+    format_interval,
+    format_published,
+    format_signed,
+    judge_record,
+    load_claims,
+)
 from lexvl_plugins.papers.prepared import Need, PublishedRow, Workplace, list_rows
 from lexvl_plugins.papers.published import PublishedCell, PublishedTable, find_expected_folder, read_tables
 from lexvl_plugins.papers.tables import (
@@ -57,6 +66,17 @@ INTRODUCTION = """\
 A cell has what this project measured, what is published, or computed from what is, the difference and the verdict, or
 why it has no value. A click on it shows the command of its row and what that needs; the next click copies the command.
 [Reproducing tables](../plugins/papers.md) explains verdicts and options.
+"""
+
+CLAIMS = """\
+## What the paper claims
+
+A number is the least difference that speaks for the claim: above 0, it holds. Each claim has the verdicts of the
+tables by which it can be judged, of the paper's size and of this project's small trainings.
+[Claims](../plugins/papers.md#claims) explains relations and verdicts.
+
+| claim | where | verdicts |
+|---|---|---|
 """
 
 FILTERS = """\
@@ -124,7 +144,7 @@ def command_of(row: PublishedRow, needs: Sequence[Need]) -> str:
 
 def place_of(cell: PublishedCell) -> str:
     """The heading of a cell beside that of its row, as the record has it."""
-    return cell.row if cell.label == cell.column else cell.column
+    return cell.heading
 
 
 def heading(cell: PublishedCell) -> str:
@@ -211,9 +231,42 @@ def table_html(table: PublishedTable, record: dict[str, RecordedCell]) -> Iterat
     yield "</tbody></table></div>"
 
 
-def page_of(tables: Sequence[PublishedTable], record: dict[str, RecordedCell]) -> str:
+def claims_text(judged: Sequence[JudgedClaim]) -> str:
+    """A table of claims in Markdown: a row per claim, with the verdict of each quantity and its numbers."""
+    lines = []
+    for _, of_claim in groupby(judged, key=lambda one: one.claim):
+        several = list(of_claim)
+        first, parts = several[0], []
+        for (verdict, table, scale), alike in groupby(several, key=lambda one: (one.verdict, one.table, one.scale)):
+            where = ", ".join(filter(None, (table, f"scale: {scale}" if scale else "")))
+            parts.append(f"**{verdict}** ({where}): {'; '.join(plain(numbers_text(one)) for one in alike)}")
+        cells = (f"{plain(first.says)} ({plain(first.relation)})", plain(first.where), "<br>".join(parts))
+        lines.append(f"| {' | '.join(cells)} |")
+    return CLAIMS + "\n".join(lines) + "\n"
+
+
+def numbers_text(judged: JudgedClaim) -> str:
+    """A quantity with the numbers that there are."""
+    numbers = [judged.quantity]
+    if judged.published is not None:
+        numbers.append(f"published {format_published(judged)}")
+    if judged.difference is not None:
+        numbers.append(f"measured {format_signed(judged, judged.difference)}")
+    if judged.low is not None:
+        numbers.append(format_interval(judged))
+    return ", ".join(numbers)
+
+
+def plain(text: str) -> str:
+    """A text in a cell of a Markdown table, without marks."""
+    return re.sub(r"([|*_])", r"\\\1", text)
+
+
+def page_of(
+    tables: Sequence[PublishedTable], record: dict[str, RecordedCell], claims: Sequence[JudgedClaim] = ()
+) -> str:
     """The page of a paper, in Markdown."""
-    parts = [f"# {tables[0].paper}\n\n{INTRODUCTION}"]
+    parts = [f"# {tables[0].paper}\n\n{INTRODUCTION}", *([claims_text(claims)] if claims else [])]
     if any(table.cells for table in tables):
         parts.append(FILTERS)
     for table in tables:
@@ -230,10 +283,13 @@ def write_pages(folder: Path) -> None:
     """Writes the pages below the folder of collected pages, and the list of them into that of reproduction."""
     record = read_record(RECORD)
     (folder / FOLDER).mkdir(parents=True)
+    nothing = Workplace(folder / "reproduction")
     lines, names = [], []
     for path in sorted(find_expected_folder().glob("*.yaml")):
         tables = list(read_tables(path))
-        (folder / FOLDER / f"{path.stem}.md").write_text(page_of(tables, record), encoding="utf-8")
+        claims = [claim for claim in load_claims() if claim.name.startswith(f"{path.stem}-")]
+        judged = judge_record(claims, record, nothing)
+        (folder / FOLDER / f"{path.stem}.md").write_text(page_of(tables, record, judged), encoding="utf-8")
         names.append(f"../papers/{path.stem}")
         cells = [cell for table in tables for cell in table.cells]
         recorded = [record.get(make_key(cell.table, cell.label, place_of(cell))) for cell in cells]

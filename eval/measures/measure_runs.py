@@ -126,7 +126,7 @@ def report_unjudged(path: Path, judged: Judgements, found: Found, relevant: Rele
     def share(of: Found) -> float:
         return int((of.places[rules.ties] < FIRST_RANKS).sum()) / max(first, 1)
 
-    if share(found) >= FEW_JUDGED:
+    if share(found) >= FEW_JUDGED * min(1, len(relevant.relevance) / max(first, 1)):  # captions: one in ten
         return
     # Documents that are judged as not relevant count too.
     levels = {topic: dict.fromkeys(docs, 1) for topic, docs in judgements(judged.qrels, judged.label).items()}

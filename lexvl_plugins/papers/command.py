@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
 
@@ -20,24 +21,43 @@ from lexvl_anserini.ground.files import atomic_write
 from lexvl_anserini.ground.progress import progress_bar
 
 from . import tables as verdicts
+from .claims import CLAIMS, Claim, count_claims, judge_cells, judge_record, load_claims
 from .prepared import Workplace, list_checkpoints, list_rows
-from .published import PublishedTable, load_published_tables
-from .tables import ReproducedCell, TablePlan, count_verdicts, make_plan, reproduce_rows, write_record
+from .published import PublishedTable, find_expected_folder, load_published_tables
+from .tables import ReproducedCell, TablePlan, count_verdicts, make_plan, read_record, reproduce_rows, write_record
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_plugins.papers.command")
 
 
+# What stands in the place of a table for the claims of all papers.
+ALL_CLAIMS = "claims"
+
+
 @dataclass(frozen=True)
 class SelectionOptions:
-    """Which tables and rows."""
+    """Which tables and rows, or claims."""
 
     tables: Annotated[
         list[str] | None,
-        typer.Argument(help="Tables, such as vdr-table4.", autocompletion=lambda: [*load_published_tables()]),
+        typer.Argument(
+            help="Tables, such as vdr-table4; or the word claims.",
+            autocompletion=lambda: [*load_published_tables(), ALL_CLAIMS],
+        ),
     ] = None
     every: Annotated[bool, typer.Option("--all", help="All tables.")] = False
-    rows: Annotated[str, typer.Option(help="Only rows whose heading matches: 'VDR k=*'.")] = "*"
+    rows: Annotated[str, typer.Option(help="Only rows whose heading matches: 'VDR k=*'; or claims: 'stair-*'.")] = "*"
+
+    def chosen_claims(self) -> list[Claim]:
+        """The claims, where the word stands for a table; else none."""
+        if ALL_CLAIMS not in (self.tables or ()):
+            return []
+        if self.tables != [ALL_CLAIMS] or self.every:
+            raise UsageError("claims are of all tables: give the word alone, and --rows 'stair-*' for some")
+        if not (claims := [claim for claim in load_claims() if fnmatchcase(claim.name, self.rows)]):
+            names = dict.fromkeys(claim.name for claim in load_claims())
+            raise UsageError(f"--rows {self.rows!r} matches no claim; claims: {', '.join(names)}")
+        return claims
 
     def chosen(self) -> list[PublishedTable]:
         """The tables."""
@@ -49,7 +69,8 @@ class SelectionOptions:
                 raise UnknownName("table", name, known)
         chosen = [known[name] for name in self.tables or known]
         if self.rows != "*" and not any(list_rows(table, self.rows) for table in chosen):
-            headings = dict.fromkeys(row.label for table in chosen for row in list_rows(table))
+            cells = [cell for table in chosen for cell in table.cells]
+            headings = dict.fromkeys([*(cell.label for cell in cells), *(cell.row for cell in cells)])
             raise UsageError(f"--rows {self.rows!r} matches no row; rows: {', '.join(headings)}")
         return chosen
 
@@ -58,7 +79,7 @@ CHECKPOINT = "NAME=FOLDER: weights for a published checkpoint or a row without o
 CORPUS = "NAME=CORPUS: a corpus in the place of a collection; repeatable."
 AS_PUBLISHED = "The folders and files of --checkpoint are the published weights, by your word."
 OUTPUT = "Folder of shards, indexes, runs and results; found again later."
-RECORD = "Add measured cells to this JSON file, with date, versions and digest of the model."
+RECORD = "Add measured cells to this JSON file, with date, versions and digest of the model; claims read it."
 
 
 def parse_assignments(texts: list[str], known: set[str], option: str) -> dict[str, str]:
@@ -124,6 +145,14 @@ class OutcomeOptions:
         if self.record:
             write_record(self.record, fresh)
 
+    def read_claims_record(self) -> dict[str, verdicts.RecordedCell]:
+        """The record by which claims are judged: the user's, or that of the checkout."""
+        if self.results or self.strict or self.agreeing:
+            raise UsageError("claims are read and not measured: leave out --results, --strict and --agreeing")
+        if self.record and not self.record.exists():
+            raise UsageError(f"--record {self.record}: no such record of measured cells")
+        return read_record(self.record or find_expected_folder().with_name("measured.json"))
+
     def check(self, cells: Sequence[ReproducedCell]) -> None:
         """Raises LexvlError for parts that failed, and for verdicts that the user does not accept."""
         if failed := [cell for cell in cells if cell.verdict == verdicts.FAILED]:
@@ -148,12 +177,18 @@ def command(
     """Reproduce tables of papers: encode, index, search, measure; print measured and published values with verdicts.
 
     Rows whose weights or data are missing are named and skipped; the exit code is 1 if a system fails. A second call
-    finds finished rows.
+    finds finished rows. What the paper claims of measured cells follows them; `claims` prints all claims.
 
     Example: lexvl reproduce vdr-table4 --dry-run
     """
-    tables = selection.chosen()
+    claims = selection.chosen_claims()
+    tables = list_tables(claims) if claims else selection.chosen()
     workplace = place.place(tables)
+    if claims:
+        judged = judge_record(claims, outcome.read_claims_record(), workplace)
+        print_records(judged, CLAIMS, output_format)
+        log.info("%s", count_claims(judged))
+        return
     if outcome.record and (place.limit or (place.checkpoints and not place.as_published)):
         raise UsageError("--record takes whole collections and published weights: leave out --limit and --checkpoint")
     if dry_run:
@@ -168,8 +203,23 @@ def command(
     if not rows:
         outcome.write(cells, cells)
     print_records(cells, verdicts.CELLS, output_format)
+    if output_format not in ("json", "csv"):  # one table each
+        of_tables = [claim for claim in load_claims() if claim.table in {table.name for table in tables}]
+        if judged := judge_cells(of_tables, cells, workplace):
+            print()
+            print_records(judged, CLAIMS, output_format)
     log.info("%s", count_verdicts(cells))
+    for table in tables:
+        if not any(row.is_ours for row in list_rows(table)):
+            log.info(
+                "%s: nothing to measure: %s", table.name, table.missing or "its rows are no systems of this project"
+            )
     outcome.check(cells)
+
+
+def list_tables(claims: Sequence[Claim]) -> list[PublishedTable]:
+    """The tables that claims are about."""
+    return [table for name, table in load_published_tables().items() if name in {claim.table for claim in claims}]
 
 
 def render_plans(plans: Sequence[TablePlan], output_format: str, with_needs: bool) -> str:

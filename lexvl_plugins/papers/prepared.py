@@ -7,10 +7,12 @@ elsewhere; costs are disk and time.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +46,7 @@ from .sources import (
     PACKAGED_SPEED,
     PRIVATE,
     PROTOCOLS,
+    SPLITS,
     TEXTS_PER_S,
     TRAINING_S,
     UNCONFIRMED,
@@ -63,6 +66,7 @@ class RowPart(NamedTuple):
     task: str
     data: str
     measures: tuple[str, ...]
+    seed: int | None = None  # of the training, where the row is the mean of several
 
     @property
     def name(self) -> str:
@@ -98,13 +102,15 @@ class PublishedRow(NamedTuple):
 
 
 def list_rows(table: PublishedTable, pattern: str = "*") -> list[PublishedRow]:
-    """The rows of a table whose headings match, in their order; `*` and `?` match other characters."""
+    """The rows of a table whose headings match, in their order; `*` and `?` match other characters.
+
+    Where columns are systems, the heading of a quantity matches too: all systems then have its cells alone.
+    """
     by_label: dict[str, list[PublishedCell]] = {}
     for cell in table.cells:
-        by_label.setdefault(cell.label, []).append(cell)
-    return [
-        PublishedRow(table, label, tuple(cells)) for label, cells in by_label.items() if fnmatchcase(label, pattern)
-    ]
+        if fnmatchcase(cell.label, pattern) or fnmatchcase(cell.row, pattern):
+            by_label.setdefault(cell.label, []).append(cell)
+    return [PublishedRow(table, label, tuple(cells)) for label, cells in by_label.items()]
 
 
 class Finding(NamedTuple):
@@ -115,6 +121,7 @@ class Finding(NamedTuple):
     remark: str = ""  # why the values cannot be compared with published ones; empty if they can
     note: str = ""  # what the comparison assumes, printed beside the verdict
     model: str = ""
+    seeds: tuple[Mapping[str, float], ...] = ()  # the values by seed, where `values` are means over several trainings
 
 
 class Need(NamedTuple):
@@ -189,7 +196,10 @@ def find_corpus(part: RowPart, place: Workplace) -> CorpusRef:
     name, _, split = part.data.rpartition("/") if "/" in part.data else (part.data, "", "test")
     own = part.system.corpora.get(part.data) if part.system else None
     direction = find_direction(part.task, part.data)
-    return CorpusRef(place.corpora.get(part.data) or own or name, split, place.data_dir, True, direction)
+    given = place.corpora.get(part.data, "")
+    if ":" not in given and given.rpartition("/")[2] in SPLITS:
+        given, _, split = given.rpartition("/")
+    return CorpusRef(given or own or name, split, place.data_dir, True, direction)
 
 
 def find_limit(part: RowPart, place: Workplace) -> int | None:
@@ -278,13 +288,29 @@ def find_weights(part: RowPart, system: PublishedSystem, place: Workplace) -> We
         return None
     trained = system.trained_on and reference == published
     named = {published: reference, **{system.options[name]: value for name, value in others.items()}}
-    short = part.label if trained else Path(reference).name
+    short = Path(reference).parent.name if trained else Path(reference).name
     return Weights(reference, short, options, {name: place for name, place in named.items() if place != name})
 
 
 def place_trained_model(part: RowPart, place: Workplace) -> Path:
-    """The checkpoint of the weights that a row trains."""
-    return place.output / "training" / make_slug(part.label) / "model"
+    """The checkpoint of the weights that a row trains; rows of one recipe and corpus share it."""
+    assert part.system is not None, "it trains"
+    recipe, *_ = shlex.split(part.system.recipe)
+    digest = sha256(" ".join((part.system.recipe, part.system.trained_on)).encode()).hexdigest()[:8]
+    names = (Path(recipe).stem, digest, "" if part.seed is None else f"seed={part.seed}")
+    return place.output / "training" / ".".join(make_slug(name) for name in names if name) / "model"
+
+
+# The first seed of a row of several trainings: that of recipes which name none.
+FIRST_SEED = 12345
+
+
+def list_trainings(part: RowPart, place: Workplace) -> list[RowPart]:
+    """A part once for each seed that its row trains; the part alone where it trains once, or has other weights."""
+    system = part.system
+    if system is None or system.seeds == 1 or (system.weights or part.label) in place.checkpoints:
+        return [part]
+    return [part._replace(seed=FIRST_SEED + number) for number in range(system.seeds)]
 
 
 def write_remarks(weights: Weights, as_published: bool) -> tuple[str, str]:
@@ -322,7 +348,7 @@ def list_needed_weights(part: RowPart, place: Workplace) -> list[Need]:
             Need("weights", name, False, f"{how}--checkpoint '{name}'=FOLDER names yours", public=False)
             for name in (part.system.weights or part.label, *others)
         ]
-    if weights.reference == str(place_trained_model(part, place)):
+    if part.system.trained_on and weights.reference == str(place_trained_model(part, place)):
         return [describe_needed_corpus(part._replace(data=part.system.trained_on), place)]
     names = [weights.reference, *(value for name, value in weights.options.items() if name.endswith(OTHERS))]
     return [describe_checkpoint(name) for name in names if name]
@@ -422,17 +448,20 @@ def describe_needed_corpus(part: RowPart, place: Workplace) -> Need:
         here = folder is not None and (folder / "qrels" / f"{ref.split}.tsv").is_file()
         return Need("data", part.data, here, COLLECTIONS[part.data].origin, folder is None and name in BEIR_ARCHIVES)
     if part.data in place.corpora:
-        return Need("data", ref.name, check_readable(ref), f"--corpus names it for {part.data}, and it cannot be read")
-    return Need("data", part.data, check_readable(ref), COLLECTIONS[part.data].origin)
+        problem = find_problem(ref)
+        how = f"--corpus names it for {part.data}, and it cannot be read: {problem}"
+        return Need("data", ref.name, not problem, how)
+    return Need("data", part.data, not find_problem(ref), COLLECTIONS[part.data].origin)
 
 
-def check_readable(ref: CorpusRef) -> bool:
-    """True if the first document and the first topic of a corpus are here; either may be an image."""
+def find_problem(ref: CorpusRef) -> str:
+    """Why the first document or the first topic of a corpus is not here; empty if both are. Either may be an image."""
     try:
         dataset = load_reference(ref)
-        return all(next(stream(), None) is not None for stream in (dataset.documents, dataset.topics))
-    except LexvlError:
-        return False
+        without = [what for what in ("documents", "topics") if next(getattr(dataset, what)(), None) is None]
+        return f"the split {ref.split} has no {' and no '.join(without)}" if without else ""
+    except LexvlError as error:
+        return str(error)
 
 
 def estimate_retrieval(part: RowPart, place: Workplace) -> PartCost | None:
@@ -448,7 +477,8 @@ def estimate_retrieval(part: RowPart, place: Workplace) -> PartCost | None:
     size = documents * int(options.get("topk", cost.numbers)) * cost.bytes
     topics_s = topics / (cost.topics_per_s or cost.documents_per_s) + topics * work.system.rerank / TEXTS_PER_S
     speed = PACKAGED_SPEED if work.system.trained_on or work.weights.reference in {*PACKAGED, "minilm"} else 1.0
-    encoding_s = documents / cost.documents_per_s / speed + (TRAINING_S if work.system.trained_on else 0)
+    training_s = TRAINING_S * work.system.seeds if work.system.trained_on else 0
+    encoding_s = documents / cost.documents_per_s / speed + training_s
     return PartCost(work.names.documents, size, encoding_s, topics_s / speed)
 
 

@@ -23,7 +23,8 @@ such places what is doubtful, and is printed beside the verdict; `uncompared` sa
 row's system, and such a cell gets no verdict. `terms` instead of `rows` lists terms and weights, and `data` names the
 corpus, or the user's folder of pictures, that has their items. `runs` says where published runs of the rows are. A
 table without numbers says in `missing` why. `tolerance`, in the table's unit, is how far a measured value may be off,
-for tables that this project measured itself (`regressions.yaml`).
+for tables that this project measured itself (`regressions.yaml`). `claims`, beside `tables`, are what the paper says of
+these numbers; `claims.py` explains their keys and judges them.
 
 A quantity is a task, the data and a measure, each by its name in this project: `text-to-image coco/test R@1`. The tasks
 are rows of `TASKS`:
@@ -54,7 +55,7 @@ from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from lexvl_eval.analyses.classes.class_sets import CLASS_SETS
 from lexvl_eval.measures.metrics import parse_measure
-from pydantic import AfterValidator, PositiveFloat
+from pydantic import AfterValidator, FiniteFloat, PositiveFloat
 
 from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
 from lexvl_anserini.data.yaml_files import Many, read_yaml
@@ -244,6 +245,7 @@ class PublishedSystem(NamedTuple):
     origin: str = ""  # where weights are published that have no name of a hub or a file in any source
     recipe: str = ""  # how `train` makes such weights: the name of a recipe and options; empty where no recipe does
     trained_on: str = ""  # the corpus on which the recipe trains the weights when the row is measured; or empty
+    seeds: int = 1  # how many trainings, of seeds in a row, the value of such a row is the mean of
     suite: SpeedSuite | None = None  # the systems and the collection of a row of ratios, which has no encoder
 
     def find_checkpoint_name(self, data: str) -> str:
@@ -282,13 +284,28 @@ class TableEntry(NamedTuple):
     tolerance: PositiveFloat | None = None
 
 
+class ClaimEntry(NamedTuple):
+    """An entry of `claims` as the file has it; `claims.py` says what the keys mean."""
+
+    says: str
+    where: str
+    relation: Literal["ahead", "rises", "falls", "at most", "at least"]
+    rows: Many[str]
+    tables: Mapping[str, Many[str]]
+    than: str = ""
+    margin: FiniteFloat = 0.0
+    bound: FiniteFloat | None = None
+    printed: Many[FiniteFloat] = ()
+
+
 class PaperEntry(NamedTuple):
-    """A file: the paper, its tables, what these lack, and the source of those that name none."""
+    """A file: the paper, its tables, what these lack, the source of those that name none, and the paper's claims."""
 
     paper: str
     tables: Mapping[str, TableEntry]
     source: str = ""
     missing: Many[str] = ()
+    claims: Mapping[str, ClaimEntry] = {}
 
 
 class PublishedCell(NamedTuple):
@@ -310,6 +327,11 @@ class PublishedCell(NamedTuple):
     source: str = ""  # where the number is from, if its status is not printed
     bound: str = ""
     tolerance: float | None = None  # how far a measured value may be off, in its unit; None for the rule of its kind
+
+    @property
+    def heading(self) -> str:
+        """The heading beside the system's: that of the cell's column, or of its row where columns are systems."""
+        return self.row if self.label == self.column else self.column
 
 
 class PublishedTable(NamedTuple):
@@ -353,7 +375,7 @@ def _read_cells(name: str, entry: TableEntry, where: str) -> Iterator[PublishedC
     if entry.terms and (entry.rows or entry.columns):
         raise DataError(f"{where}: both rows and terms; make two tables of them")
     across = entry.rows_are == "quantities"
-    columns = _read_headings(entry, where)
+    columns = read_headings(entry.columns, where)
     quantities = {} if across else {heading: read_text(parse_quantity, heading, where) for heading in columns}
     for row, text in entry.rows.items():
         there = f"{where}: {row}"
@@ -377,10 +399,10 @@ def read_text(read: Callable[[str], T], text: str, where: str) -> T:
         raise DataError(f"{where}: {error}") from None
 
 
-def _read_headings(entry: TableEntry, where: str) -> list[str]:
-    """The headings of the columns: `COCO [R@1, R@5] of 5k` is `COCO R@1 of 5k` and `COCO R@5 of 5k`."""
+def read_headings(texts: Iterable[str], where: str) -> list[str]:
+    """The headings of columns: `COCO [R@1, R@5] of 5k` is `COCO R@1 of 5k` and `COCO R@5 of 5k`."""
     headings: list[str] = []
-    for text in entry.columns:
+    for text in texts:
         before, _, rest = text.partition("[")
         inside, _, after = rest.partition("]")
         headings += [f"{before}{word.strip()}{after}" for word in inside.split(",")]
@@ -463,6 +485,11 @@ def _check_systems(entry: TableEntry, where: str) -> None:
                 expected = "a recipe with options `--set KEY=VALUE`, and no checkpoint"
                 raise DataError(f"{where}: {label}: what is trained has {expected}")
             read_text(check_corpus, system.trained_on, f"{where}: {label}: trained_on")
+        if system.seeds != 1:
+            if system.seeds < 1 or not system.trained_on:
+                raise DataError(f"{where}: {label}: seeds: {system.seeds}, expected a number of trainings `trained_on`")
+            if "seed=" in system.recipe:
+                raise DataError(f"{where}: {label}: seeds: {system.seeds} and a recipe with `seed=`; leave out one")
         if system.protocol and system.protocol not in PROTOCOLS:
             raise DataError(f"{where}: {label}: {UnknownName('protocol', system.protocol, PROTOCOLS)}")
         models = [(system.encoder, (system.checkpoint, *system.checkpoints.values()))]

@@ -3,6 +3,7 @@
     OUTPUT/impacts/<documents>, OUTPUT/indexes/<documents>   shared by rows that differ in their queries alone
     OUTPUT/runs/<run>.trec                                   and <run>.qrels where only some documents are encoded
     OUTPUT/results/                                          a file per run, as `score --results` writes them
+    OUTPUT/topics/<run>.json                                 the values of each topic, by measure
     OUTPUT/parts/<run>.json                                  the values, and the request that made them
 
 Every step leaves finished files as they are, and a finished result, found by what decides it, needs no step at all.
@@ -34,7 +35,7 @@ from lexvl_eval.analyses.terms import open_shards
 from lexvl_eval.measures.flops import compute_flops, count_terms
 from lexvl_eval.measures.inputs import JudgementSource, describe_run
 from lexvl_eval.measures.measure_runs import measure_runs
-from lexvl_eval.measures.metrics import means, parse_measure
+from lexvl_eval.measures.metrics import means, parse_measure, select_topics
 
 from lexvl_anserini.data.corpora.embeddings import find_image_reference
 from lexvl_anserini.data.dataset import Dataset, load_reference
@@ -144,7 +145,10 @@ def measure_retrieval(part: RowPart, work: Prepared, place: Workplace) -> dict[s
     # The authors of ViDoRe measure in trec_eval's order of equal scores; None is that of the run.
     order = "trec_eval" if part.data.startswith("vidore/") else None
     [rows] = measure_runs([card], judgements, measures, ties=order, results=stored)
-    values = means(rows)
+    values, of_topics = means(rows), place.output / "topics"
+    make_folder(of_topics)
+    by_topic = {name: select_topics(rows, measure_name(name)) for name in part.measures}
+    write_json(of_topics / f"{work.names.run}.json", by_topic)
     return {
         "values": {name: values[measure_name(name)] for name in part.measures},
         "quantised": index.manifest.kind == "impact",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -265,6 +265,7 @@ class ReproducedCell(NamedTuple):
     reason: str  # why it was not compared or not measured; what is doubtful in a comparison; empty otherwise
     bound: str = ""  # < or > where the source says only that the value is below or above the published one; else empty
     model: str = ""  # the digest of the checkpoint that was measured; empty where none is loaded
+    seeds: tuple[float, ...] = ()  # the values by seed, where the measured one is their mean
 
 
 class Unmeasured(NamedTuple):
@@ -318,16 +319,19 @@ def measure_part(part: RowPart, place: Workplace, missing: set[str]) -> Finding 
 
 def reproduce_cell(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> ReproducedCell:
     """A cell with the findings of the parts that it is computed from."""
-    column = cell.row if cell.label == cell.column else cell.column
-    facts = (cell.table, cell.label, column, str(cell.quantity), cell.unit, cell.value, cell.decimals)
+    facts = (cell.table, cell.label, cell.heading, str(cell.quantity), cell.unit, cell.value, cell.decimals)
     if without := [finding for finding in found if isinstance(finding, Unmeasured)]:
         parts = f" ({len(without)} of {len(found)} parts)" if len(found) > 1 else ""
         return ReproducedCell(*facts, None, None, without[0].verdict, without[0].reason + parts, cell.bound)
     findings = [finding for finding in found if isinstance(finding, Finding)]
     names = [part.measure for part in list_parts(cell.quantity)]
     scale = SCALES.get(cell.unit, 1.0)
-    values = [finding.values[name] for finding, name in zip(findings, names, strict=True)]
-    measured = scale * combine_parts(cell.quantity, values)
+
+    def combine(of_parts: Iterable[Mapping[str, float]]) -> float:
+        return scale * combine_parts(cell.quantity, [own[name] for own, name in zip(of_parts, names, strict=True)])
+
+    measured = combine(finding.values for finding in findings)
+    seeds = tuple(map(combine, zip(*(finding.seeds for finding in findings), strict=True)))
     tolerance = cell.tolerance or scale * combine_parts(cell.quantity, [finding.tolerance for finding in findings])
     difference = None if cell.value is None else measured - cell.value
     remarks = [cell.uncompared, UNPRINTED if cell.value is None else "", *(finding.remark for finding in findings)]
@@ -339,7 +343,7 @@ def reproduce_cell(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -
         remarks = [cell.note, source, *(finding.note for finding in findings)]
     reason = "; ".join(dict.fromkeys(filter(None, remarks)))
     model = next((finding.model for finding in findings), "")
-    return ReproducedCell(*facts, measured, difference, verdict, reason, cell.bound, model)
+    return ReproducedCell(*facts, measured, difference, verdict, reason, cell.bound, model, seeds)
 
 
 def check_agreement(measured: float, cell: PublishedCell, tolerance: float) -> bool:
@@ -365,6 +369,7 @@ class RecordedCell(NamedTuple):
     date: str
     model: str
     environment: Any
+    seeds: Sequence[float] = ()
 
 
 def make_key(table: str, row: str, column: str) -> str:
@@ -396,15 +401,22 @@ def write_record(path: Path, cells: Iterable[ReproducedCell]) -> None:
         today = datetime.now(UTC).date().isoformat()
         fresh = {
             make_key(cell.table, cell.row, cell.column): RecordedCell(
-                round(cell.measured, 6), cell.verdict, cell.reason, today, cell.model, environment
+                round(cell.measured, 6),
+                cell.verdict,
+                cell.reason,
+                today,
+                cell.model,
+                environment,
+                tuple(round(value, 6) for value in cell.seeds),
             )
             for cell in cells
             if cell.measured is not None
         }
         recorded = {**read_record(path), **fresh}
         digests = {key: sha256(format_json(recorded[key].environment)).hexdigest()[:12] for key in sorted(recorded)}
+        written = {key: recorded[key]._replace(environment=digest)._asdict() for key, digest in digests.items()}
         content = {
-            "cells": {key: recorded[key]._replace(environment=digest)._asdict() for key, digest in digests.items()},
+            "cells": {key: {n: v for n, v in cell.items() if n != "seeds" or v} for key, cell in written.items()},
             "environments": {digest: recorded[key].environment for key, digest in digests.items()},
         }
         write_json(path, content)

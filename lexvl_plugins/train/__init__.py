@@ -17,6 +17,7 @@ WEBDATASET_CORPUS = CorpusRow("lexvl_plugins.train.corpora.webdataset:load_webda
 
 # Other plug-ins that this one imports.
 NEEDS = ("papers",)
-_HOME, _NEEDED = "lexvl_plugins.train.reproduction", "lexvl_plugins.papers.prepared"
-TRAINED = Way(f"{_HOME}:measure_trained", f"{_NEEDED}:list_retrieval_needs", f"{_NEEDED}:estimate_retrieval")
-COUNT = Way(f"{_HOME}:count_parameters", fitting=f"{_HOME}:can_be_counted")
+_HOME = "lexvl_plugins.train.reproduction:"
+_TRAINED = ("measure_trained", "list_trained_needs", "estimate_trained", "can_be_trained")
+TRAINED = Way(*(_HOME + name for name in _TRAINED))
+COUNT = Way(f"{_HOME}count_parameters", fitting=f"{_HOME}can_be_counted")

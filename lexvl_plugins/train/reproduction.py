@@ -1,6 +1,7 @@
 """Rows whose weights are trained when they are measured, by a recipe of a few minutes, and numbers of parameters.
 
-OUTPUT/training/<row>/ has the run; OUTPUT/training/cache/ what frozen networks make of the data, which rows share.
+OUTPUT/training/<recipe>.<digest>/ has the run, with the seed in its name where a row has several; rows of one recipe
+share it. OUTPUT/training/cache/ has what frozen networks make of the data.
 """
 
 from __future__ import annotations
@@ -8,30 +9,64 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import Any, NamedTuple
+
+from lexvl_eval.measures.metrics import mean
 
 from lexvl_anserini.ground.machine import find_shipped
 from lexvl_plugins.papers import prepared
-from lexvl_plugins.papers.prepared import Finding, RowPart, Workplace
-from lexvl_plugins.papers.retrieval import measure_retrieval
+from lexvl_plugins.papers.prepared import Finding, Need, PartCost, RowPart, Workplace
+from lexvl_plugins.papers.tables import WAYS
+
+
+def list_trained_needs(part: RowPart, place: Workplace) -> list[Need]:
+    """What a part reads: the corpus that its weights are trained on, and what its task reads."""
+    return WAYS[part.task].needs(part, place)
+
+
+def estimate_trained(part: RowPart, place: Workplace) -> PartCost | None:
+    """What a part costs, with its trainings."""
+    return WAYS[part.task].cost(part, place)
+
+
+def can_be_trained(part: RowPart) -> bool:
+    """True where the task of a part is measured with weights."""
+    return part.task in WAYS and WAYS[part.task].fits(part)
 
 
 def measure_trained(part: RowPart, place: Workplace) -> Finding:
-    """Trains the weights of a part, unless the user gives some, then runs its line; finds what is finished."""
-    assert part.system is not None and part.system.trained_on, "`way_of` looked"
+    """Trains the weights of a part once for each of its seeds, unless the user gives some, and measures its task.
+
+    The values are the means over the seeds. What is finished is found.
+    """
+    findings = [measure_training(own, place) for own in prepared.list_trainings(part, place)]
+    if len(findings) == 1:
+        return findings[0]
+    values = [finding.values for finding in findings]
+    means = {name: mean(of_seed[name] for of_seed in values) for name in part.measures}
+    model = sha256("".join(finding.model for finding in findings).encode()).hexdigest()
+    return findings[0]._replace(values=means, model=model, seeds=tuple(values))
+
+
+def measure_training(part: RowPart, place: Workplace) -> Finding:
+    """Trains one seed of a part, and measures its task."""
+    assert part.system is not None and part.system.trained_on, "`find_way` looked"
     weights, model = prepared.find_weights(part, part.system, place), prepared.place_trained_model(part, place)
     if weights is not None and weights.reference == str(model):
         from lexvl_plugins.train.loop import train
         from lexvl_plugins.train.recipe import parse_changes, read_recipe
 
         name, *options = shlex.split(part.system.recipe)
-        settings = (option.partition("=") for option in options if option != "--set")
+        settings = [option.partition("=") for option in options if option != "--set"]
+        settings += [("seed", "=", str(part.seed))] if part.seed is not None else []
         corpus = prepared.find_corpus(part._replace(data=part.system.trained_on), place)
         changes = parse_changes({key: value for key, _, value in settings})
         changes |= {"data.corpus": corpus.name, "data.split": corpus.split}
         recipe, cache = read_recipe(find_shipped("recipes") / name, changes), model.parent.with_name("cache")
         train(recipe, model.parent, place.data_dir, place.device, place.overwrite, cache=cache)
-    return measure_retrieval(part, place)
+    finding: Finding = WAYS[part.task].measure(part, place)
+    return finding
 
 
 # The tokens of BERT's uncased vocabulary, whose tokenizer the recipes name.

@@ -69,6 +69,7 @@ def test_a_table_becomes_cells(tmp_path):
     first, *_, last = table.cells
     assert first.quantity == Quantity("text-to-image", "coco/test", "R@1")
     assert first.system == PublishedSystem("vdr-crossmodal", "vsearch/vdr-cross-modal", {"topk": "32"})
+    assert (first.heading, last.heading) == ("text-to-image coco/test R@1", "model parameters")
     assert last.quantity == Quantity("model", "", "parameters")
     assert last.system is None
     assert tables["paper-figure2"].cells == ()
@@ -90,6 +91,7 @@ tables:
 """
     cells = read(tmp_path, text)["paper-t"].cells
     assert [(c.label, c.value) for c in cells] == [("VDR 32", 45.8), ("VDR 64", 46.4)]
+    assert {c.heading for c in cells} == {"text-to-text beir/nq/test nDCG@10"}
     assert {c.quantity for c in cells} == {Quantity("text-to-text", "beir/nq/test", "nDCG@10")}
     assert [c.system and c.system.options["query_topk"] for c in cells] == [None, "64"]
     # Terms are cells too.
@@ -346,6 +348,27 @@ def test_captions_have_the_prompt_of_the_protocol():
     cells = [cell for cell in CELLS if "a photo of" in cell.protocol and cell.system]
     prompted = [cell for cell in cells if cell.quantity.task in ("text-to-image", "image-to-text")]
     assert prompted and all(cell.system.options.get("prompt") == "a photo of " for cell in prompted)
+
+
+def choose_options(cell):
+    """The options by which a cell is measured: a prompt is for captions, as classes have their own."""
+    captions = cell.quantity.task in ("text-to-image", "image-to-text", "captions", "sparsity")
+    return {name: value for name, value in cell.system.options.items() if captions or name != "prompt"}
+
+
+def test_a_number_that_is_printed_twice_is_measured_in_one_way():
+    """Within a paper, by system, quantity and printed value: the same encoder and options."""
+    ways = defaultdict(set)
+    tables = defaultdict(set)
+    for cell in CELLS:
+        if cell.system and cell.quantity.data and cell.value is not None:
+            paper = cell.table.partition("-")[0]
+            name = cell.system.weights or cell.label
+            key = (paper, SAME.get(name, name), cell.quantity, cell.value)
+            ways[key].add((cell.system.encoder, tuple(sorted(choose_options(cell).items()))))
+            tables[key].add(cell.table)
+    assert {key: found for key, found in ways.items() if len(found) > 1} == {}
+    assert sum(len(found) > 1 for found in tables.values()) > 10
 
 
 def test_doubtful_numbers_stay_as_printed_with_a_note():

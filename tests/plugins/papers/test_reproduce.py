@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import subprocess
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 from corpus_folders import captioned_image, coloured_coco, karpathy_folder, write_beir, write_embeddings
 from tiny_encoders import WORDPIECES, made_stair
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from eval.analyses.classes import classification as classes
 from eval.analyses.classes.class_sets import CLASS_SETS, load_labelled
-from eval.measures.measure_runs import read_results
+from eval.measures.inputs import JudgementSource, describe_run
+from eval.measures.measure_runs import measure_runs, read_results
 from eval.measures.metrics import evaluate, means
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
@@ -30,8 +33,10 @@ from lexvl_plugins.papers.prepared import (
     Finding,
     RowPart,
     Workplace,
+    find_corpus,
     find_weights,
     is_file_name,
+    list_retrieval_needs,
     list_rows,
     prepare,
     select_document_options,
@@ -120,6 +125,9 @@ def test_a_row_has_one_part_per_run():
     [mean] = [row for row in list_rows(TABLES["vdr-table3"]) if row.label == "VDR 5"]
     assert len(list(mean.parts())) == 13, "twelve collections of the mean, and MS MARCO"
     assert [row.label for row in list_rows(TABLES["vdr-table4"], "VDR k=*6*")] == ["VDR k=64", "VDR k=256", "VDR k=768"]
+    of_scifact = list_rows(TABLES["vdr-table4"], "*scifact*")
+    assert [row.label for row in of_scifact[2:4]] == ["VDRα", "VDR k=0*"], "where rows are data sets"
+    assert {cell.quantity.data for row in of_scifact for cell in row.cells} == {"beir/scifact/test"}
     assert not any(row.is_ours for row in list_rows(TABLES["limit-table3"]))
     assert all(row.is_ours for row in list_rows(TABLES["trec-runs-dl19"]))
 
@@ -489,6 +497,39 @@ def test_what_is_here_is_seen(data, tmp_path):
     assert [need.here for need in plan.needs if need.name == "coco/test"] == [False]
 
 
+def test_a_corpus_in_the_place_of_another_has_its_split_and_a_reason(tmp_path):
+    """`coco/val` is the split val of coco; what cannot be read says why."""
+    place = Workplace(tmp_path, data_dir=str(tmp_path), corpora={"coco/test": "flickr8k/val"})
+    [row] = list_rows(TABLES["clip-coco"])[:1]
+    part = next(row.parts())
+    for name, split in (("flickr8k/val", "val"), ("flickr8k", "test"), ("karpathy:a/val", "test")):
+        found = find_corpus(part, replace(place, corpora={"coco/test": name}))
+        assert (found.name, found.split) == (name.removesuffix("/val") if split == "val" else name, split)
+    [need] = [need for need in list_retrieval_needs(part, place) if need.kind == "data"]
+    assert not need.here and re.search("cannot be read: .*dataset_flickr8k.json", need.origin), need
+
+
+@pytest.mark.parametrize("table", ["vdr-figure2", "stair-figure4", "joint-training", "fdt-introduction"])
+def test_a_table_without_numbers_says_why(table, tmp_path, caplog):
+    with caplog.at_level("INFO"):
+        assert call(table, "--output", tmp_path)[0] == 0
+    assert f"{table}: nothing to measure: {TABLES[table].missing}" in caplog.text and "0 cells: none" in caplog.text
+
+
+def test_captions_are_not_taken_for_another_collection(tmp_path, caplog):
+    """One image in ten is the most that a caption's judgements can know of its first ten: R@10 of 5 % is no mistake."""
+    lines = [f"q{q} Q0 d{(q + 1 + n) % 100} {n} {100 - n} s\n" for q in range(100) for n in range(10)]
+    found = [f"q{q} Q0 d{q} 10 90 s\n" for q in range(5)]
+    others = [line for line in lines if not re.match("q[0-4] .* 9 ", line)]
+    judged = tmp_path / "qrels"
+    judged.write_text("".join(f"q{q} 0 d{q} 1\n" for q in range(100)))
+    for name, run, remarks in (("five", [*others, *found], 0), ("none", lines, 1)):
+        (tmp_path / f"{name}.trec").write_text("".join(run))
+        caplog.clear()
+        measure_runs([describe_run(tmp_path / f"{name}.trec")], JudgementSource(judged), ["HitRate@10"])
+        assert caplog.text.count("judgements of another collection") == remarks, caplog.text
+
+
 def test_facts_cover_what_is_run():
     parts = [part for table in TABLES.values() for row in list_rows(table) for part in row.parts() if part.system]
     retrieved = [part for part in parts if part.task in ("text-to-text", "text-to-image", "image-to-text")]
@@ -583,6 +624,19 @@ def test_scripts_call_the_command_and_a_dry_run_installs_nothing(tmp_path):
     done = start(tmp_path, "vdr-table4.sh", "--dry-run", "--rows", "VDR k=*", PATH=f"{tmp_path}:/usr/bin:/bin")
     assert done.stdout == "reproduce vdr-table4 --dry-run --rows VDR k=*\n"
     assert started("--rows", "VDR").stdout == "set up minilm\nreproduce vdr-table4 --rows VDR\n"
+    assert started("--rows=VDR", "--help").stdout == "reproduce vdr-table4 --rows=VDR --help\n"
+    (tmp_path / ".venv/bin/lexvl").unlink()
+    done = started("--help")
+    assert (done.returncode, done.stdout) == (0, OPTIONS_OF_SCRIPTS), "without an environment too"
+    for wrong in ("--hlep", "--limits=9"):
+        done = started(wrong)
+        assert (done.returncode, done.stdout) == (2, "") and f"no such option: {wrong}; options" in done.stderr
+
+
+PARAMETERS = get_command(make_app(command)).params
+OPTIONS_OF_SCRIPTS = "lexvl reproduce vdr-table4: options {}; docs/plugins/papers.md explains them\n".format(
+    " ".join(sorted({"--help", *(name for p in PARAMETERS for name in p.opts if name.startswith("-"))}))
+)
 
 
 def test_the_regressions_name_their_tables_and_the_users_pool(tmp_path):

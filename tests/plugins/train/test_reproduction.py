@@ -55,7 +55,9 @@ def test_a_family_is_trained_and_then_measured(golden, tmp_path, monkeypatch):
     line = ["own-families", "--data-dir", tmp_path, "--output", tmp_path / "out", "--record", tmp_path / "record.json"]
     code, text, said = call(*line, "--format", "json", "--agreeing")
     first, fifth = json.loads(text)
-    assert trained == [(7, "coco", "test", "A-family", "cache")], said
+    [(*where, name, cache)] = trained
+    assert (where, cache) == ([7, "coco", "test"], "cache"), said
+    assert re.fullmatch(r"stair-small\.[0-9a-f]{8}", name), "the recipe with its options"
     assert fifth["measured"] == 100 and fifth["verdict"] == "agrees", "three images are among the first five"
     assert 0.06 * first["measured"] == pytest.approx(round(0.06 * first["measured"])), "so many of six captions"
     digests = {cell.model for cell in read_record(tmp_path / "record.json").values()}
