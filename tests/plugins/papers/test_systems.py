@@ -26,16 +26,12 @@ def name_of(label: str, system: PublishedSystem) -> str:
 
 
 def test_weights_of_ones_own_have_a_recipe_or_a_reason() -> None:
-    without = [
-        (row.table.name, row.label)
-        for row, system in OWN
-        if not (system.recipe or system.origin or any("no recipe" in cell.note for cell in row.cells))
-    ]
+    without = [(row.table.name, row.label) for row, system in OWN if not (system.recipe or system.origin)]
     assert without == []
 
 
 def test_a_name_is_one_model_and_a_recipe_one_name() -> None:
-    """A run that keeps the checkpoint of each stage gives several models; so does other data, which `origin` names."""
+    """A run that keeps the checkpoint of each stage gives several models; what has an `origin` may need no recipe."""
     models: dict[str, set[tuple[str, str]]] = {}
     names: dict[str, set[str]] = {}
     for row, system in OWN:
