@@ -16,7 +16,8 @@ from lexvl_plugins.papers.published import find_expected_folder, load_published_
 from lexvl_plugins.papers.tables import make_plan, read_record
 from lexvl_plugins.train.command import command
 from lexvl_plugins.train.recipe import parse_changes, read_recipe
-from tests.plugins.papers.test_reproduce import call
+from tests.plugins.papers.test_reproduce import call, write_things
+from tests.plugins.train.test_clip_twin_contracts import make_stair_twin
 
 OWN = """\
 paper: A
@@ -101,3 +102,20 @@ def test_a_recipe_of_a_row_is_read_with_its_options():
         changes = parse_changes(parse_settings(parsed.params["settings"] or ()))
         recipe = read_recipe(find_expected_folder().parent / "recipes" / name, changes)
         assert recipe.model.kind == ("dense-crossmodal" if encoder.startswith("clip") else encoder)
+
+
+def test_the_clip_of_stairs_authors_is_measured(golden, tmp_path):
+    """Retrieval with the prompt, zero-shot and class words; a STAIR as CLIP costs its own cells, in one line."""
+    coloured_coco(tmp_path)
+    twin, things = make_stair_twin(golden, tmp_path), write_things(tmp_path / "things")
+    line = ["stair-table2", "--rows", "CLIP", "--data-dir", tmp_path, "--output", tmp_path / "out", "--format", "json"]
+    further = ["stair-table3", "stair-table5", "--corpus", f"cifar100={things}"]
+    code, text, said = call(*line, *further, "--checkpoint", f"CLIP={twin}")
+    assert code == 0, said
+    cells = {cell["quantity"]: cell for cell in json.loads(text)}
+    measured = {name for name, cell in cells.items() if cell["measured"] is not None}
+    assert {"text-to-image coco/test R@5", "image-to-text coco/test R@1", "zero-shot cifar100 top-1"} <= measured
+    assert "words cifar100 top-100" in measured and cells["zero-shot dtd top-1"]["reason"] == "missing: dtd"
+    code, text, said = call(*line, "--checkpoint", f"CLIP={made_stair(golden, tmp_path)}")
+    reasons = {cell["quantity"]: cell["reason"] for cell in json.loads(text)}
+    assert code == 0 and "expected 'stair-clip'" in reasons["text-to-image coco/test R@5"], said
