@@ -171,8 +171,8 @@ def load_clip_twin(
     elif config.get("model_type") == MODEL_TYPE:
         twin = load_stair_twin(source, checkpoint, config, weights)
     else:
-        found = f"model_type {config.get('model_type')!r}, expected {MODEL_TYPE!r} or CLIP's texts beside a Swin"
-        raise CheckpointError(f"{checkpoint.path}: {found}, as `train` writes them; other CLIPs are for encoder clip")
+        what = f"model_type {config.get('model_type')!r}, expected {MODEL_TYPE!r} or CLIP's texts beside a Swin"
+        raise CheckpointError(f"{checkpoint.path}: {what}, as `train` writes them; other CLIPs are for encoder clip")
     limit = twin.positions
     texts = Texts(TextReader(twin.tokenizer, text_max_length or limit, limit=limit, prompt=prompt), source.device)
     text = DenseTower(texts, lambda batch: twin.text(*batch.inputs), twin.dimensions, dimensions=dimensions)
