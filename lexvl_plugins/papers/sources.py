@@ -125,7 +125,7 @@ DOCUMENT_COSTS: Mapping[str, DocumentCost] = {
     "bertlex": DocumentCost(768, POSTING, TEXTS_PER_S),
     "blip": DocumentCost(256, FLOAT, IMAGES_PER_S),
     "bm25": DocumentCost(150, POSTING, 5000),
-    "clip": DocumentCost(512, FLOAT, IMAGES_PER_S),
+    **dict.fromkeys(("clip", "clip-twin"), DocumentCost(512, FLOAT, IMAGES_PER_S)),
     "d2s": DocumentCost(150, POSTING, 1000),
     "dense-crossmodal": DocumentCost(256, FLOAT, 25.0, 100.0),
     "dpr": DocumentCost(768, FLOAT, TEXTS_PER_S),

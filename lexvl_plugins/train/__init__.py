@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lexvl_anserini.encoders.cards import CROSS_MODAL, Card
 from lexvl_anserini.ground.registry import CommandRow, CorpusRow, Way
 
 TRAIN = CommandRow("lexvl_plugins.train.command", "Train and encode", "Train encoders by a recipe")
@@ -14,6 +15,13 @@ TRIPLES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_triples"
 SENTENCES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_own_queries", has_path=True)
 TITLES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_own_queries", has_path=True)
 WEBDATASET_CORPUS = CorpusRow("lexvl_plugins.train.corpora.webdataset:load_webdataset", has_path=True)
+CLIP_TWIN = Card(
+    loader="lexvl_plugins.train.clip_twin:load_clip_twin",
+    paper="the baselines of STAIR (arXiv 2301.13081) and FDT (arXiv 2303.14865), which `train` makes",
+    modalities=CROSS_MODAL,
+    lengths=("text_max_length",),
+    example="--corpus coco --checkpoint FOLDER",
+)
 
 # Other plug-ins that this one imports.
 NEEDS = ("papers",)

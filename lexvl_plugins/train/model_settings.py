@@ -247,6 +247,17 @@ class CodebookSettings(Settings):
     least: PositiveFloat = 0.01
 
 
+class PoolingSettings(Settings):
+    """What makes one state of the states of a text, and of an image: first is the class token of both.
+
+    The paper of STAIR does not say what its CLIP does. CLIP itself has the last token of texts and the first of images.
+    `attention` is that of a learned query, as many heads as its network has.
+    """
+
+    text: Literal["first", "last", "mean", "max", "attention"] = "last"
+    image: Literal["first", "mean", "max", "attention"] = "first"
+
+
 class ImageKind(NamedTuple):
     """What a family is: of terms, of vectors that search divides by their norm, or cut to `topk` by a checkpoint.
 
@@ -321,6 +332,8 @@ class ModelSettings(ImagePairSettings):
         start: checkpoint of a trained pair over the same networks, whose weights this pair begins with.
         dimensions: of the vectors of the twin.
         hidden: width of the hidden layer of the twin's heads over pretrained networks.
+        pooling: the twin is over STAIR's networks, and this makes one state of many; None: over VDR's, with the mean,
+            or beside `text.merges` over FDT's.
     """
 
     kind: Literal["vdr-crossmodal", "dense-crossmodal", "stair", "lexlip", "fdt"]
@@ -329,6 +342,7 @@ class ModelSettings(ImagePairSettings):
     start: str | None = None
     dimensions: PositiveInt = 256
     hidden: PositiveInt = 512
+    pooling: PoolingSettings | None = None
     codebook: CodebookSettings = CodebookSettings()
 
     @model_validator(mode="after")
@@ -339,10 +353,13 @@ class ModelSettings(ImagePairSettings):
         if (texts < images and self.kind == "vdr-crossmodal") or (texts != images and self.kind == "dense-crossmodal"):
             raise ValueError("text and image both have a checkpoint, or neither has")
         if isinstance(self.text, BpeTextSettings):
-            if self.kind != "fdt" or images or getattr(self.image, "stem", None):
-                raise ValueError("text.merges is for kind fdt beside a new image, a ViT without stem or a Swin")
+            if self.kind not in ("fdt", "dense-crossmodal") or images or getattr(self.image, "stem", None):
+                kinds = "kind fdt or dense-crossmodal"
+                raise ValueError(f"text.merges is for {kinds} beside a new image, a ViT without stem or a Swin")
         elif isinstance(self.image, SwinSettings):
-            raise ValueError("image.depths (Swin) is for kind fdt beside text.merges (CLIP's texts)")
+            raise ValueError("image.depths (Swin) is beside text.merges (CLIP's texts) only")
+        if self.pooling and not (self.kind == "dense-crossmodal" and isinstance(self.text, TextSettings)):
+            raise ValueError("pooling is for kind dense-crossmodal over new networks, without checkpoint and merges")
         if self.start is not None and not (texts and images):
             raise ValueError(f"start {self.start}: only a pair over two pretrained networks begins with another")
         if isinstance(self.image, PretrainedImage) and self.image.class_names:
@@ -351,6 +368,11 @@ class ModelSettings(ImagePairSettings):
             if self.of_tokens:
                 raise ValueError("class_names: class words are beside words of captions; set text.terms: words")
         return self
+
+    @property
+    def projected(self) -> int:
+        """The dimensions of the projections of CLIP's networks, which FDT does not use."""
+        return self.codebook.width if self.kind == "fdt" else self.dimensions
 
     @property
     def of_tokens(self) -> bool:

@@ -73,8 +73,8 @@ def measure_training(part: RowPart, place: Workplace) -> Finding:
 BERT_TOKENS = 30_522
 
 
-def count_stair_side(number: int) -> float:
-    """The side of texts (0, with the embeddings) or of images (1) that `train` makes of the recipe of STAIR's paper."""
+def count_side(recipe: str, number: int, changes: dict[str, Any] | None = None) -> float:
+    """The side of texts (0, with the embeddings) or of images (1) that `train` makes of a recipe of STAIR's paper."""
     import numpy as np
     import torch
 
@@ -84,7 +84,7 @@ def count_stair_side(number: int) -> float:
     from lexvl_plugins.train.model_settings import ModelSettings
     from lexvl_plugins.train.recipe import read_recipe
 
-    model = read_recipe(find_shipped("recipes") / "stair-paper.yaml").model
+    model = read_recipe(find_shipped("recipes") / f"{recipe}.yaml", changes).model
     assert isinstance(model, ModelSettings)
     terms = Vocabulary(map(str, range(BERT_TOKENS)), "the numbers of tokens")
     with torch.device("meta"):
@@ -161,7 +161,10 @@ def count_millions(*modules: Any) -> float:
 
 # Encoder -> what papers count -> the function that counts it.
 COUNTS: Mapping[str, Mapping[str, Callable[[], float]]] = {
-    "stair": {"text parameters": partial(count_stair_side, 0), "image parameters": partial(count_stair_side, 1)},
+    "stair": {f"{name} parameters": partial(count_side, "stair-paper", n) for n, name in enumerate(("text", "image"))},
+    "clip-twin": {
+        f"{name} parameters": partial(count_side, "clip-stair-paper", n) for n, name in enumerate(("text", "image"))
+    },
     "d2s": {"parameters": count_d2s_head},
     "fdt": {"additional parameters": count_fdt_share},
 }

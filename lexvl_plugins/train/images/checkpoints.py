@@ -30,6 +30,7 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.train import model_settings
+from lexvl_plugins.train.clip_twin import StairTwin, save_stair_twin
 from lexvl_plugins.train.common.tower_pair import TextStore, TowerPair, project_max, split_positions
 from lexvl_plugins.train.images.captioned import ImageStore
 from lexvl_plugins.train.images.networks import (
@@ -38,6 +39,7 @@ from lexvl_plugins.train.images.networks import (
     choose_columns,
     find_merges_file,
     make_stair_config,
+    make_twin_config,
 )
 from lexvl_plugins.train.images.resolution import fit_positions
 from lexvl_plugins.train.images.sides import FdtImage, VdrImageOver, VdrTextOver
@@ -108,17 +110,23 @@ def save_pair(
 def save_new_stair(
     pair: TowerPair, recipe: Recipe, model: model_settings.ModelSettings, tokenizer: Any, folder: Path
 ) -> None:
-    """Writes a STAIR whose networks began with random weights into an empty folder."""
+    """Writes a STAIR, or its CLIP, whose networks began with random weights into an empty folder."""
     stages: tuple[Stage, ...] = ("single", "2", "3")
     stage: Stage = "1" if masks_texts(recipe) else stages[min(len(recipe.stages), 3) - 1]
-    stair = Stair(make_stair_config(model, len(tokenizer), stage))
+    tokens, kind = len(tokenizer), getattr(torch, recipe.weights)
+    stair = (
+        StairTwin(make_twin_config(model, tokens)) if model.pooling else Stair(make_stair_config(model, tokens, stage))
+    )
     names = {"encoder_q.network": "text", "encoder_q.head": "text_head"}
     names |= {"encoder_p.network": "image", "encoder_p.head": "image_head"}
     state = {key: value for key, value in pair.state_dict().items() if not key.startswith(TRAINING_ONLY)}
     parts = {key: key.split(".", 2) for key in state}
     named = {f"{names[f'{side}.{part}']}.{key}": state[whole] for whole, (side, part, key) in parts.items()}
     load_strictly(stair, named, "the trained pair")
-    save_stair(stair.to(getattr(torch, recipe.weights)), tokenizer, folder)
+    if isinstance(stair, StairTwin):
+        save_stair_twin(stair, tokenizer, folder, kind)
+    else:
+        save_stair(stair.to(kind), tokenizer, folder)
 
 
 def masks_texts(recipe: Recipe) -> bool:
@@ -298,54 +306,64 @@ def read_stored(weights: Mapping[str, Tensor], name_in_file: Callable[[str], str
 
 
 def save_run(pair: TowerPair, recipe: Recipe, model: model_settings.ModelSettings, folder: Path) -> None:
-    """Writes a pair over FDT's own networks in the layout of the published code's runs, with the merges."""
+    """Writes an FDT, or its CLIP, over its own networks in the layout of the published code's runs, with the merges."""
     assert isinstance(model.text, model_settings.BpeTextSettings)
     sides: tuple[Any, Any] = pair.encoder_q, pair.encoder_p
-    (texts, images), codebook = sides, sides[1].codebook
+    texts, images = sides
     swin = isinstance(model.image, model_settings.SwinSettings)
     of_texts = partial(name_in_file, declip=True)
     of_images = (lambda key: f"visual.{clip_layout.name_swin_in_file(key)}") if swin else of_texts
     state = {
-        CODEBOOK: codebook.rows,
         "logit_scale": -pair.log_temperature.reshape(1),
         **read_stored(texts.network.state_dict(), of_texts),
         **read_stored(images.network.model.state_dict(), of_images),
-        **{f"{QUERY_MAPS['text']}{key}": value for key, value in texts.head.state_dict().items()},
-        **{f"{QUERY_MAPS['image']}{key}": value for key, value in images.head.state_dict().items()},
     }
+    settings = describe_run(model)
+    if model.kind == "fdt":
+        state[CODEBOOK] = images.codebook.rows
+        for modality, side in (("text", texts), ("image", images)):
+            state |= {f"{QUERY_MAPS[modality]}{key}": value for key, value in side.head.state_dict().items()}
+        settings["fdt"] = describe_codebook(model, images.codebook.temperature)
     if not swin:
         state["visual.proj"] = state["visual.proj"].T  # it multiplies from the left
     write_weights(state, folder, getattr(torch, recipe.weights))
     content = find_merges_file(model.text).read_bytes()
     # Without compression, as other texts that belong to a model.
     (folder / MERGES_FILE).write_bytes(gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content)
-    settings = describe_run(model, codebook.temperature)
-    write_json(folder / "config.json", {"model": {"type": "clip_fdt", "kwargs": settings}})
+    write_json(
+        folder / "config.json", {"model": {"type": "clip_fdt" if "fdt" in settings else "clip", "kwargs": settings}}
+    )
 
 
-def describe_run(model: model_settings.ModelSettings, temperature: float) -> dict[str, Any]:
-    """The entries of config.json, with the temperature T that the published code computes from its iteration."""
+def describe_run(model: model_settings.ModelSettings) -> dict[str, Any]:
+    """The entries of config.json for both networks."""
     assert isinstance(model.text, model_settings.BpeTextSettings)
     assert not isinstance(model.image, model_settings.PretrainedImage)
-    text, image, codebook = model.text, model.image, model.codebook
+    text, image = model.text, model.image
     settings = image.model_dump(mode="json", exclude={"resolution", "stem", "window"})
-    width = image.width << (len(image.depths) - 1) if isinstance(image, model_settings.SwinSettings) else image.width
     return {
         "image_encode": settings
-        | {"embed_dim": codebook.width, "input_resolution": image.resolution}
+        | {"embed_dim": model.projected, "input_resolution": image.resolution}
         | ({"window_size": image.window} if isinstance(image, model_settings.SwinSettings) else {}),
-        "text_encode": {"bpe_path": MERGES_FILE, "embed_dim": codebook.width, "context_length": text.max_length}
+        "text_encode": {"bpe_path": MERGES_FILE, "embed_dim": model.projected, "context_length": text.max_length}
         | {f"transformer_{size}": getattr(text, size) for size in ("width", "layers", "heads")},
-        "fdt": {
-            "sd_num": codebook.terms,
-            "sd_dim": codebook.width,
-            "raw_img_ft_dim": width,
-            "raw_txt_ft_dim": text.width,
-            "att_func_type": codebook.attention,
-            "pool_type": "max",
-            "sd_temperature": codebook.temperature,
-            "temperature": temperature,
-        },
+    }
+
+
+def describe_codebook(model: model_settings.ModelSettings, temperature: float) -> dict[str, Any]:
+    """The entry of FDT's codebook, with the temperature T that the published code computes from its iteration."""
+    image, codebook = model.image, model.codebook
+    assert not isinstance(image, model_settings.PretrainedImage)
+    width = image.width << (len(image.depths) - 1) if isinstance(image, model_settings.SwinSettings) else image.width
+    return {
+        "sd_num": codebook.terms,
+        "sd_dim": codebook.width,
+        "raw_img_ft_dim": width,
+        "raw_txt_ft_dim": model.text.width,
+        "att_func_type": codebook.attention,
+        "pool_type": "max",
+        "sd_temperature": codebook.temperature,
+        "temperature": temperature,
     }
 
 

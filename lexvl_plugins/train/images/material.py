@@ -114,7 +114,7 @@ class Material:
 
     def save(self, recipe: Recipe, pair: tower_pair.TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its encoder."""
-        if self.model.kind == "stair" and self.model.whole:
+        if (self.model.kind == "stair" and self.model.whole) or self.model.pooling:
             save_new_stair(pair, recipe, self.model, self.reader.tokenizer, folder)
             return
         words = weigh_class_words(recipe, self, pair)

@@ -24,6 +24,7 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.train import model_settings, words
+from lexvl_plugins.train.clip_twin import StairTwin, TwinConfig
 from lexvl_plugins.train.images.resolution import resize_network
 from lexvl_plugins.train.run_folder import NETWORK
 
@@ -122,9 +123,9 @@ def load_networks(model: model_settings.ModelSettings, captions: words.Texts, fo
         assert not isinstance(image, model_settings.PretrainedImage)
         # CLIP's tokens, which are no terms.
         tokenizer = ClipBpe(find_merges_file(model.text), SPECIALS)
-        network = make_clip_texts(model.text, len(tokenizer), model.codebook.width)
+        network = make_clip_texts(model.text, len(tokenizer), model.projected)
         texts = TextNetwork(None, "", network, tokenizer, make_no_columns(len(tokenizer)), {})
-        return Networks(texts, make_patches(image, model.codebook.width))
+        return Networks(texts, make_patches(image, model.projected))
     assert not isinstance(image, model_settings.SwinSettings)
     if isinstance(image, model_settings.PretrainedImage):
         images = load_image_backbone(image.checkpoint)
@@ -161,7 +162,7 @@ def make_no_columns(tokens: int) -> token_columns.TokenColumns:
 
 
 def make_patches(settings: model_settings.ImageSettings | model_settings.SwinSettings, joint: int) -> ImageBackbone:
-    """CLIP's images or a Swin transformer with random weights, up to the states that FDT reads."""
+    """CLIP's images or a Swin transformer with random weights; FDT reads the states, CLIP their projection."""
     import transformers
 
     network: Any
@@ -182,20 +183,31 @@ def make_patches(settings: model_settings.ImageSettings | model_settings.SwinSet
 
 def make_stair_config(model: model_settings.ModelSettings, tokens: int, stage: Stage = "single") -> StairConfig:
     """The shapes of a new STAIR over so many tokens. Texts are trained without a prompt."""
+    return StairConfig(tokens, *make_stair_shapes(model), stage=stage, prompt="")
+
+
+def make_stair_shapes(model: model_settings.ModelSettings) -> tuple[TextShape, ImageShape]:
+    """The shapes of a new STAIR's encoders."""
     text, image = model.text, model.image
     assert isinstance(text, model_settings.TextSettings) and isinstance(image, model_settings.ImageSettings)
-    texts, images = TextShape(text.width, text.layers, text.heads, text.max_length), ImageShape(**image.shape)
-    return StairConfig(vocab_size=tokens, text=texts, image=images, stage=stage, prompt="")
+    return TextShape(text.width, text.layers, text.heads, text.max_length), ImageShape(**image.shape)
 
 
 def make_stair(model: model_settings.ModelSettings, tokens: int) -> Stair:
-    """A STAIR with random weights; e and the positions begin as N(0, 0.02^2), as in BERT and CLIP."""
-    stair = Stair(make_stair_config(model, tokens))
+    """A STAIR, or its CLIP, with random weights; e and positions begin as N(0, 0.02^2), as in BERT and CLIP."""
+    stair = StairTwin(make_twin_config(model, tokens)) if model.pooling else Stair(make_stair_config(model, tokens))
     image: Any = stair.image
     embedded = image.class_embedding, image.positional_embedding, stair.text.positional_embedding
     for weights in (stair.embeddings, *embedded):
         nn.init.normal_(weights, std=INITIAL_STD)
     return stair
+
+
+def make_twin_config(model: model_settings.ModelSettings, tokens: int) -> TwinConfig:
+    """The shapes of a new CLIP over STAIR's encoders, over so many tokens."""
+    (text, image), sizes = make_stair_shapes(model), {"vocab_size": tokens, "dimensions": model.dimensions}
+    assert model.pooling is not None
+    return TwinConfig(text=text, image=image, pooling=model.pooling, **sizes)
 
 
 def compute_network_digests(model: model_settings.ModelSettings) -> dict[str, str]:

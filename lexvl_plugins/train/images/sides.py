@@ -229,6 +229,57 @@ class DenseImageOver(ImageOver):
         return normalize(self.head(self.compute_states(batch)[:, 0]), dim=1)
 
 
+class StairTwinText(nn.Module):
+    """The vectors of a `StairTwin`'s texts."""
+
+    def __init__(self, twin: Stair, dropout: float):
+        super().__init__()
+        self.network, self.head, self.dropout = twin.text, twin.text_head, dropout
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Vectors [B, D]."""
+        states = dropout(self.network(batch.ids, batch.attention), self.dropout, self.training)
+        vectors: Tensor = self.head(states, batch.attention)
+        return vectors
+
+
+class StairTwinImage(nn.Module):
+    """The vectors of a `StairTwin`'s images."""
+
+    def __init__(self, twin: Stair):
+        super().__init__()
+        self.network, self.head = twin.image, twin.image_head
+
+    def forward(self, batch: ImageBatch) -> Tensor:
+        """Vectors [B, D]."""
+        vectors: Tensor = self.head(self.network(batch.values))
+        return vectors
+
+
+class ClipText(nn.Module):
+    """v = W h_end + b of CLIP's texts, of unit length (FDT, equation 3)."""
+
+    def __init__(self, text: TextNetwork):
+        super().__init__()
+        self.network = text.bert
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Vectors [B, D]."""
+        return normalize(self.network(batch.ids, batch.attention).text_embeds, dim=1)
+
+
+class ClipImage(nn.Module):
+    """v = W h of a ViT's class token, or of the mean of a Swin's cells, of unit length (FDT, equations 1 and 2)."""
+
+    def __init__(self, image: ImageBackbone):
+        super().__init__()
+        self.network: Any = image.network
+
+    def forward(self, batch: ImageBatch) -> Tensor:
+        """Vectors [B, D]."""
+        return normalize(self.network.model(batch.values)[0], dim=1)
+
+
 def compute_lexical_details(head: Head, states: Tensor, left_out: Tensor | None) -> Details:
     """Weights [B, V] of STAIR and LexLIP, w = log(1 + relu(max_i <TRANSFORM(h_i), e_v> + b_v)), and their logits."""
     logits = compute_logits(head, states, left_out)
@@ -399,7 +450,10 @@ def make_vdr_sides(model: model_settings.ModelSettings, columns: TokenColumns, n
 
 
 def make_dense_sides(model: model_settings.ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
-    """VDR's dense twin."""
+    """The dense twins of VDR, STAIR and FDT."""
+    if model.pooling:
+        twin = make_stair(model, len(columns.of_token))
+        return StairTwinText(twin, model.text.dropout), StairTwinImage(twin)
     if networks is None:
         text, image = model.text, model.image
         assert isinstance(text, model_settings.TextSettings) and isinstance(image, model_settings.ImageSettings)
@@ -409,6 +463,8 @@ def make_dense_sides(model: model_settings.ModelSettings, columns: TokenColumns,
 
         images = OwnImage(image, model.dimensions, image.width**-0.5, project)
         return DenseText(text, columns, model.dimensions), images
+    if isinstance(model.text, model_settings.BpeTextSettings):
+        return ClipText(networks.text), ClipImage(networks.image)
     texts = DenseTextOver(networks.text, model.text.dropout, model)
     return texts, DenseImageOver(networks.image, choose_cells(model.image), model)
 

@@ -314,10 +314,13 @@ def test_every_note_is_read():
         ("fdt-section4-3", "CLIP+FDT", "speed lost throughput"),
         *((c.table, c.label, str(c.quantity)) for c in CELLS if c.system and c.quantity.task == "vqa"),
         ("joint-table3", "complete", "text-to-image flickr30k/test R@1"),
-        ("stair-table1", "STAIR", "model image parameters"),
-        ("stair-table9", "STAIR", "latency coco-1m queries per second"),
-        ("stair-table9", "STAIR", "text-to-image coco-1m R@10"),
-        ("stair-table9", "STAIR", "text-to-image coco-1m R@25"),
+        ("stair-table1", "CLIP", "model text parameters"),
+        *(("stair-table1", model, "model image parameters") for model in ("STAIR", "CLIP")),
+        *(
+            ("stair-table9", model, measure)
+            for model in ("STAIR", "CLIP")
+            for measure in ("latency coco-1m queries per second", *(f"text-to-image coco-1m R@{k}" for k in (10, 25)))
+        ),
         *(
             ("v-splade-page", "V-SPLADE Quality", f"weight v-splade-page \u0120{term}")
             for term in ("dog", "dogs", "puppy", "Records", "Bennett")

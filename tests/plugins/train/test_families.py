@@ -273,7 +273,19 @@ def test_a_resumed_run_of_stages_ends_with_the_same_weights(kind, corpus, pretra
 
 
 RECIPES = Path(__file__).parents[3] / "runs/recipes"
-NAMES = ("clip", "vdr-crossmodal", "stair", "stair-single", "lexlip", "fdt", "d2s", "joint", "v-splade")
+NAMES = (
+    "clip",
+    "clip-stair",
+    "fdt-clip",
+    "vdr-crossmodal",
+    "stair",
+    "stair-single",
+    "lexlip",
+    "fdt",
+    "d2s",
+    "joint",
+    "v-splade",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -417,10 +429,10 @@ MINILM, NAMED = {"checkpoint": "minilm"}, {"checkpoint": "x", "class_names": "na
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "stair"}, "model: text.merges is for kind fdt beside a new image"),
+        ({"kind": "stair"}, "model: text.merges is for kind fdt or dense-crossmodal beside a new"),
         ({"image": {"checkpoint": "efficientnet-lite2"}}, "beside a new image, a ViT without stem or a Swin"),
         ({"start": "elsewhere"}, "only a pair over two pretrained networks"),
-        ({"text": {"words": 9}, "image": SWIN}, r"model: image.depths \(Swin\) is for kind fdt beside text.merges"),
+        ({"text": {"words": 9}, "image": SWIN}, r"model: image.depths \(Swin\) is beside text.merges"),
         ({"image": {**SWIN, "heads": [1]}}, "model.image: 2 depths and 1 heads"),
         ({"image": {**SWIN, "heads": [1, 3]}}, "model.image: width 16 of stage 1 is no multiple of its heads"),
         ({"image": {**SWIN, "resolution": 18}}, "model.image: resolution 18 is no multiple of 4 pixels"),

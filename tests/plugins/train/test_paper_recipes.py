@@ -58,14 +58,16 @@ FDT_MODEL = {
 }
 FDT_PLAN = plan(86_560, 1024, 1e-3, 2500, "cosine", weight_decay=0.1, betas=(0.9, 0.98), decayed="matrices")
 FDT_STAGE = ("fdt", 0.0498, [], FDT_PLAN)
+FDT_CLIP = {"kind": "dense-crossmodal", "text": FDT_MODEL["text"], "dimensions": 512}
+SWIN_V2 = {"resolution": 224, "patch_size": 4, "width": 128}
 SWIN_BLOCKS = {"depths": (2, 2, 18, 2), "heads": (4, 8, 16, 32), "window": 7, "drop_path": 0.5}
 
 # Recipe -> what its model is, and per stage its objective, temperature, regularisers, and optimisation.
 PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, str, float]], dict[str, Any]]]]] = {
     # No training of the paper: BERT with the new head, before its first step.
     "bertlex-init": ({"kind": "vdr", "query": BERT}, [("vdr", 1.0, [], {"steps": 1})]),
-    "clip": (
-        {"kind": "dense-crossmodal", "text": BERT_TOKENS, "image": VIT_B},
+    "clip-stair": (
+        {"kind": "dense-crossmodal", "text": BERT_TOKENS, "image": VIT_B, "dimensions": 512},
         [("info_nce", 0.07, [], plan(600_000, 16_384, 1e-3, 10_000, **LAMB))],
     ),
     # D2S's code: L1 of 1e-3, halved; 200 epochs of 283 batches; a larger rate for the new layer than for the head.
@@ -93,11 +95,11 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
     ),
     # FDT's configuration of CC3M: 32 epochs of 2,705 batches; scale from e^3 = 20.1.
     "fdt": ({**FDT_MODEL, "image": {**VIT_B, "patch_size": 32}}, [FDT_STAGE]),
+    # Its CLIP: the same networks and the same run, without the codebook.
+    "fdt-clip": ({**FDT_CLIP, "image": {**VIT_B, "patch_size": 32}}, [("info_nce", *FDT_STAGE[1:])]),
+    "fdt-clip-swin": ({**FDT_CLIP, "image": {**SWIN_V2, **SWIN_BLOCKS}}, [("info_nce", *FDT_STAGE[1:])]),
     # FDT's swinv2_base_patch4_window7_224.
-    "fdt-swin": (
-        {**FDT_MODEL, "image": {"resolution": 224, "patch_size": 4, "width": 128, **SWIN_BLOCKS}},
-        [FDT_STAGE],
-    ),
+    "fdt-swin": ({**FDT_MODEL, "image": {**SWIN_V2, **SWIN_BLOCKS}}, [FDT_STAGE]),
     # Joint's configuration blip-flickr: L1 of 1e-4 and 2e-5, halved; every parameter decays.
     "joint": (
         {"kind": "joint", "words": "blip_flickr_retrieval.pth", "head": "words"},

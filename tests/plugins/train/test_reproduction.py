@@ -17,7 +17,8 @@ from lexvl_plugins.papers.tables import make_plan, read_record
 from lexvl_plugins.train.command import command
 from lexvl_plugins.train.recipe import parse_changes, read_recipe
 from lexvl_plugins.train.reproduction import count_fdt_share
-from tests.plugins.papers.test_reproduce import call
+from tests.plugins.papers.test_reproduce import call, write_things
+from tests.plugins.train.test_clip_twin_contracts import make_stair_twin
 
 OWN = """\
 paper: A
@@ -86,12 +87,13 @@ def test_parameters_are_counted_without_weights(tmp_path):
     assert code == 0, said
     assert re.findall(r"(\S+) +\S+ +\S+  agrees", text) == ["53.79", "23.670"]
     assert re.search(r"86.82 +86.8 +\S+  not compared \(equation 4 does not say", text), text
+    assert re.search(r"88.56 +88.6 +\S+  not compared \(the paper does not say how states become one", text), text
     # FDT's codebook and query maps beside CLIP's 151 million parameters, in the recipes of three image encoders.
     assert count_fdt_share() == pytest.approx(0.064, abs=0.0005) and not (tmp_path / "out").exists()
 
 
 def test_a_recipe_of_a_row_is_read_with_its_options():
-    """Every `recipe` is a file and options of `train`, whose kind is the encoder of the row."""
+    """Every `recipe` is a file and options of `train`, whose kind is the encoder of the row, or the papers' CLIP."""
     systems = [cell.system for table in load_published_tables().values() for cell in table.cells]
     recipes = {system.recipe: system.encoder for system in systems if system and system.recipe}
     assert len(recipes) >= 8
@@ -100,4 +102,21 @@ def test_a_recipe_of_a_row_is_read_with_its_options():
         parsed = typer.main.get_command(make_app(command)).make_context("train", ["--recipe", name, *options])
         changes = parse_changes(parse_settings(parsed.params["settings"] or ()))
         recipe = read_recipe(find_expected_folder().parent / "recipes" / name, changes)
-        assert recipe.model.kind == encoder
+        assert recipe.model.kind == ("dense-crossmodal" if encoder.startswith("clip") else encoder)
+
+
+def test_the_clip_of_stairs_authors_is_measured(golden, tmp_path):
+    """Retrieval with the prompt, zero-shot and class words; a STAIR as CLIP costs its own cells, in one line."""
+    coloured_coco(tmp_path)
+    twin, things = make_stair_twin(golden, tmp_path), write_things(tmp_path / "things")
+    line = ["stair-table2", "--rows", "CLIP", "--data-dir", tmp_path, "--output", tmp_path / "out", "--format", "json"]
+    further = ["stair-table3", "stair-table5", "--corpus", f"cifar100={things}"]
+    code, text, said = call(*line, *further, "--checkpoint", f"CLIP={twin}")
+    assert code == 0, said
+    cells = {cell["quantity"]: cell for cell in json.loads(text)}
+    measured = {name for name, cell in cells.items() if cell["measured"] is not None}
+    assert {"text-to-image coco/test R@5", "image-to-text coco/test R@1", "zero-shot cifar100 top-1"} <= measured
+    assert "words cifar100 top-100" in measured and cells["zero-shot dtd top-1"]["reason"] == "missing: dtd"
+    code, text, said = call(*line, "--checkpoint", f"CLIP={made_stair(golden, tmp_path)}")
+    reasons = {cell["quantity"]: cell["reason"] for cell in json.loads(text)}
+    assert code == 0 and "expected 'stair-clip'" in reasons["text-to-image coco/test R@5"], said
