@@ -6,7 +6,7 @@
 #
 # FOLDER/beir/msmarco-dl19-pool, the judged pool of TREC DL 2019 in BEIR's layout, and FOLDER/flickr8k are the user's. What the
 # families train on is drawn into FOLDER/demo if it is not there. 100 minutes of CPU time; `--rows BM25` takes a minute.
-# Nothing of an earlier call is used again.
+# Nothing of an earlier call is used again. `bash runs/trends.sh` calls this script for the tables of trends.yaml.
 set -euo pipefail
 here=$PWD runs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 tables=(regressions-demo regressions-families regressions-limit regressions-photos regressions-speeds regressions-texts
