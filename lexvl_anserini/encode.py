@@ -13,7 +13,7 @@ import orjson
 import typer
 
 from lexvl_anserini import cli
-from lexvl_anserini.data.pictures.images import OnError, UnreadableImage
+from lexvl_anserini.data.pictures.unreadable import OnError, UnreadableImage
 from lexvl_anserini.encoders.cards import (
     CARDS,
     choose_encoder,

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 import orjson
 
-from lexvl_anserini.data.pictures.images import FAIL, OnError
+from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsImages, ReadsTexts, Tower, as_lexical
 from lexvl_anserini.encoders.loading import EXPORT, EncoderSpec

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.data.pictures.images import FAIL, OnError, read_images
+from lexvl_anserini.data.pictures.images import read_images
+from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.parts.images.pixels import Box, Pixels, read_preprocessing
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.tokens import TextReader

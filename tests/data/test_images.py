@@ -19,14 +19,13 @@ from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import (
     AHEAD,
-    FAIL,
-    OnError,
     count_usable_cores,
     decode_image,
     list_image_suffixes,
     open_image,
     read_images,
 )
+from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.ground.errors import DataError, UsageError
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)

@@ -10,7 +10,7 @@ from PIL import Image
 from word_towers import PictureTower, WordTower, encode, lines, model_of, rows_of, same_as_fresh
 
 from lexvl_anserini.data.pictures import images
-from lexvl_anserini.data.pictures.images import FAIL
+from lexvl_anserini.data.pictures.unreadable import FAIL
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError

@@ -24,7 +24,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -34,7 +33,8 @@ import numpy as np
 
 from lexvl_anserini.data.parquet import read_picture
 from lexvl_anserini.data.pictures.archives import CELL, MEMBER, find_page, open_archive
-from lexvl_anserini.ground.errors import DataError, UsageError, refuse_pointer
+from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
+from lexvl_anserini.ground.errors import DataError, refuse_pointer
 from lexvl_anserini.ground.registry import NUMBERED, PICTURES, import_home
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 MAX_PIXELS = 80_000_000
 
 AHEAD = 2  # decoded images that wait for the consumer, per worker
-ON_ERROR = ("fail", "skip")  # the policies for images that cannot be read, see `OnError`
 _ORIENTATION = 0x0112  # the EXIF tag of the orientation
 _NUMBER = re.compile(r"\d+")
 
@@ -74,44 +73,6 @@ class ReadImage(NamedTuple):
 
     position: int
     value: Any
-
-
-# The reasons are data too: skipped.jsonl stores the texts of the errors below, so that their wording stays.
-class Skipped(NamedTuple):
-    """An image that could not be read: its position from 0, its reference, and what is wrong with it."""
-
-    position: int
-    reference: str
-    reason: str
-
-
-class UnreadableImage(DataError):
-    """An image cannot be read, and the policy is to fail."""
-
-
-@dataclass
-class OnError:
-    """The policy for images that cannot be read: "fail" raises at the first, "skip" lists them by their positions."""
-
-    policy: str = "fail"
-    skipped: list[Skipped] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if self.policy not in ON_ERROR:
-            raise UsageError(f"on_error {self.policy!r}: expected fail or skip")
-
-    def fresh(self) -> OnError:
-        """The same policy with an empty list, for one call: positions count from its first image."""
-        return OnError(self.policy)
-
-    def unreadable(self, position: int, reference: Reference, problem: DataError) -> None:
-        """Raises the problem, or lists the image."""
-        if self.policy == "fail":
-            raise UnreadableImage(str(problem)) from problem
-        self.skipped.append(Skipped(position, str(reference), str(problem)))
-
-
-FAIL = OnError("fail")  # the policy where none is given; all callers share it: it raises, and lists nothing
 
 
 def open_image(reference: Reference, max_pixels: int = MAX_PIXELS) -> Image:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.data.pictures.images import FAIL, OnError
+from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.clip_layout import (
     NO_MERGES,
     ClipShape,

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lexvl_anserini.data.pictures.images import FAIL, OnError
+from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, ReadsTexts, read_document
 from lexvl_anserini.encoders.parts.sparsify import WeightsOfRows, join_rows
 from lexvl_anserini.encoders.parts.tokens import (

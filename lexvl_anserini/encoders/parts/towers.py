@@ -20,7 +20,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from lexvl_anserini.data.pictures.images import FAIL, OnError
+from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.encoder import InputReader, Kind, ReadsTexts, Tower
 from lexvl_anserini.encoders.parts.batches import collate_texts
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, as_csr, check_dimensions, cut, join_rows, mark_kept

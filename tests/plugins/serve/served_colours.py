@@ -26,7 +26,8 @@ from fastapi import FastAPI
 from scipy import sparse
 
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.pictures.images import FAIL, open_image
+from lexvl_anserini.data.pictures.images import open_image
+from lexvl_anserini.data.pictures.unreadable import FAIL
 from lexvl_anserini.encoders.encoder import Encoder, read_document, read_topic, read_topic_image
 from lexvl_anserini.encoders.loading import load_encoder_from
 from lexvl_anserini.ground.progress import silent

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.data.pictures.images import FAIL, OnError
+from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.encoder import ReadsImages
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, place_on_grid, read_crop_batches
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
