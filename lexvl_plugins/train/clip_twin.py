@@ -43,7 +43,7 @@ from lexvl_anserini.ground.typed import plain
 from lexvl_plugins.train.model_settings import PoolingSettings, Settings
 from lexvl_plugins.train.run_folder import write_weights
 
-MODEL_TYPE = "stair-clip"
+MODEL_TYPE: Literal["stair-clip"] = "stair-clip"
 
 
 class TwinConfig(Settings):

@@ -352,14 +352,15 @@ def describe_run(model: model_settings.ModelSettings) -> dict[str, Any]:
 
 def describe_codebook(model: model_settings.ModelSettings, temperature: float) -> dict[str, Any]:
     """The entry of FDT's codebook, with the temperature T that the published code computes from its iteration."""
-    image, codebook = model.image, model.codebook
+    text, image, codebook = model.text, model.image, model.codebook
+    assert isinstance(text, model_settings.BpeTextSettings)
     assert not isinstance(image, model_settings.PretrainedImage)
     width = image.width << (len(image.depths) - 1) if isinstance(image, model_settings.SwinSettings) else image.width
     return {
         "sd_num": codebook.terms,
         "sd_dim": codebook.width,
         "raw_img_ft_dim": width,
-        "raw_txt_ft_dim": model.text.width,
+        "raw_txt_ft_dim": text.width,
         "att_func_type": codebook.attention,
         "pool_type": "max",
         "sd_temperature": codebook.temperature,

@@ -205,9 +205,9 @@ def make_stair(model: model_settings.ModelSettings, tokens: int) -> Stair:
 
 def make_twin_config(model: model_settings.ModelSettings, tokens: int) -> TwinConfig:
     """The shapes of a new CLIP over STAIR's encoders, over so many tokens."""
-    (text, image), sizes = make_stair_shapes(model), {"vocab_size": tokens, "dimensions": model.dimensions}
+    text, image = make_stair_shapes(model)
     assert model.pooling is not None
-    return TwinConfig(text=text, image=image, pooling=model.pooling, **sizes)
+    return TwinConfig(vocab_size=tokens, text=text, image=image, dimensions=model.dimensions, pooling=model.pooling)
 
 
 def compute_network_digests(model: model_settings.ModelSettings) -> dict[str, str]:
