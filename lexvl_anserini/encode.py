@@ -13,7 +13,6 @@ import orjson
 import typer
 
 from lexvl_anserini import cli
-from lexvl_anserini.data.pictures.unreadable import OnError, UnreadableImage
 from lexvl_anserini.encoders.cards import (
     CARDS,
     choose_encoder,
@@ -22,7 +21,7 @@ from lexvl_anserini.encoders.cards import (
     make_length_options,
     remark_on,
 )
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.errors import OnError, UnreadableImage, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.records import CorpusRef

@@ -11,8 +11,8 @@ from scipy import sparse
 from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import open_source
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.ground.errors import FAIL, OnError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Document, Vocabulary

@@ -13,8 +13,7 @@ from scipy import sparse
 
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import read_images
-from lexvl_anserini.data.pictures.unreadable import FAIL
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.errors import FAIL, UsageError
 from lexvl_anserini.ground.records import Document, Vocabulary
 from lexvl_anserini.shards import writing
 from lexvl_anserini.shards.layout import Layout

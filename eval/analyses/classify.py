@@ -17,8 +17,7 @@ from typing import Annotated, Literal
 import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, expand_options, run
-from lexvl_anserini.data.pictures.unreadable import OnError
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.errors import OnError, UsageError
 from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options

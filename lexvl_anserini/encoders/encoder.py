@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.errors import FAIL, OnError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.progress import Progress, progress_bar, silent
 from lexvl_anserini.ground.records import Document, Topic

@@ -23,9 +23,8 @@ import orjson
 from lexvl_anserini.data.checks import CorpusSummary, check_corpus, pack_document, pack_field
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder, Tower, encode_inputs
-from lexvl_anserini.ground.errors import DataError, LexvlError
+from lexvl_anserini.ground.errors import FAIL, DataError, LexvlError, OnError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, TooLargeImpact

@@ -24,10 +24,9 @@ import orjson
 from lexvl_anserini.data.checks import CorpusSummary
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.data.pictures.unreadable import OnError
 from lexvl_anserini.encoders.encoder import Encoder, as_lexical
 from lexvl_anserini.ground.claims import Claim, claim, report_finished
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, DataError, OnError, UsageError
 from lexvl_anserini.ground.files import (
     atomic_write,
     compute_sha256,

@@ -62,7 +62,7 @@ def measure_fdt_cost(part: RowPart, place: Workplace) -> Finding:
 
     Each is the mean over the image encoders of the paper's table 6. `--limit` is the pairs of a batch.
     """
-    report = fdt_cost.measure(Options(place.limit and [place.limit], system=[*FDT_CASES]))
+    report = fdt_cost.measure(Options([place.limit] if place.limit else None, system=[*FDT_CASES]))
     values = {
         name: sign * (mean(ratio.median for ratio in report.ratios if what in ratio.what) - 1)
         for name, (what, sign) in fdt_cost.SHARES.items()

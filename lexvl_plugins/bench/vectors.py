@@ -22,9 +22,8 @@ from scipy import sparse
 
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.lines import parse_object, read_lines
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder, Kind
-from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.errors import FAIL, DataError, OnError, UnknownName, UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent

@@ -22,10 +22,9 @@ import orjson
 from lexvl_anserini.data.checks import CorpusSummary, check_corpus, pack_document
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.lines import LinePlace, parse_object, read_placed_lines
-from lexvl_anserini.data.pictures.unreadable import OnError
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.claims import compare_requests
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, DataError, OnError, UsageError
 from lexvl_anserini.ground.files import atomic_write, read_json, write_json
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.quantise import Quantiser

@@ -27,7 +27,6 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 import orjson
 
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsImages, ReadsTexts, Tower, as_lexical
 from lexvl_anserini.encoders.loading import EXPORT, EncoderSpec
@@ -35,7 +34,15 @@ from lexvl_anserini.encoders.parts import sparsify
 from lexvl_anserini.encoders.parts.batches import BagTower, PassageReader, collate_texts, read_passage
 from lexvl_anserini.encoders.parts.images.pixels import Crop, Pixels, Squares, read_crop_batches
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
-from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, UsageError, describe_error
+from lexvl_anserini.ground.errors import (
+    FAIL,
+    CheckpointError,
+    LexvlError,
+    MissingExtra,
+    OnError,
+    UsageError,
+    describe_error,
+)
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef
 from lexvl_anserini.ground.progress import Progress, silent

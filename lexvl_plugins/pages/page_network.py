@@ -18,12 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.data.pictures.images import read_images
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.parts.images.pixels import Box, Pixels, read_preprocessing
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.tokens import TextReader
 from lexvl_anserini.encoders.parts.towers import Batch
-from lexvl_anserini.ground.errors import CheckpointError
+from lexvl_anserini.ground.errors import FAIL, CheckpointError, OnError
 
 # Pillow's numbers of its filters, as preprocessor_config.json writes them.
 LANCZOS, FILTERS = 1, range(6)

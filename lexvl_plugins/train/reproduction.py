@@ -134,7 +134,7 @@ def build_fdt_networks(name: str, changes: Mapping[str, Any]) -> FdtNetworks:
     from lexvl_plugins.train.model_settings import BpeTextSettings, ModelSettings, PretrainedImage
     from lexvl_plugins.train.recipe import read_recipe
 
-    model = read_recipe(find_shipped("recipes") / f"{name}-paper.yaml", changes).model
+    model = read_recipe(find_shipped("recipes") / f"{name}-paper.yaml", dict(changes)).model
     assert isinstance(model, ModelSettings) and isinstance(model.text, BpeTextSettings)
     assert not isinstance(model.image, PretrainedImage)
     texts = make_clip_texts(model.text, BPE_TOKENS, model.codebook.width)

@@ -55,7 +55,21 @@ RECIPE, DATA, LOG, WORDS = "recipe.yaml", "data.json", "log.jsonl", "words"
 STATE, OLD_STATE, MODEL, BEST = "state", "state.old", "model", "best"
 EXAMPLES, CURVE, BEST_WEIGHTS, FAILED = "examples.jsonl", "curve.png", "best.safetensors", "failed-batch.json"
 KEPT, NETWORK = "kept", "network"
-OURS = (RECIPE, DATA, LOG, WORDS, NETWORK, STORED, STATE, OLD_STATE, KEPT, MODEL, BEST, EXAMPLES, CURVE)
+OURS: tuple[str, ...] = (
+    RECIPE,
+    DATA,
+    LOG,
+    WORDS,
+    NETWORK,
+    STORED,
+    STATE,
+    OLD_STATE,
+    KEPT,
+    MODEL,
+    BEST,
+    EXAMPLES,
+    CURVE,
+)
 OURS += (BEST_WEIGHTS, FAILED)
 # Those of them that a process leaves that is killed while it writes.
 UNFINISHED = tuple(f"{name}*.part" for name in OURS)

@@ -10,10 +10,9 @@ from corpus_folders import write_golden
 from scipy import sparse
 
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.pictures.unreadable import FAIL
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError
+from lexvl_anserini.ground.errors import FAIL, ArtefactError, LexvlError
 from lexvl_anserini.ground.manifest import name_manifest
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.records import Document, Topic

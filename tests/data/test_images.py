@@ -25,8 +25,7 @@ from lexvl_anserini.data.pictures.images import (
     open_image,
     read_images,
 )
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
-from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.errors import FAIL, DataError, OnError, UsageError
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 

@@ -15,11 +15,10 @@ from PIL import Image
 from scipy import sparse
 from tiny_encoders import BERT, SPARSE, TINY_ENCODERS, Runs, Tiny, copied, pytest_generate_tests, weight_files  # noqa: F401
 
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_from
-from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, UsageError
+from lexvl_anserini.ground.errors import FAIL, CheckpointError, DataError, LexvlError, OnError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.records import Document, Topic
 

@@ -10,11 +10,10 @@ import torch
 from corpus_folders import write_embeddings, write_golden
 
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.pictures.unreadable import OnError
 from lexvl_anserini.encoders.families.dense_heads import JointHead
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_from
 from lexvl_anserini.encoders.parts.features import Embedded
-from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, DataError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, DataError, OnError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.records import Document, Topic
 

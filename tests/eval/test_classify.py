@@ -16,10 +16,9 @@ from eval.analyses.classes import classification
 from eval.analyses.classes.class_sets import ImageClasses, LabelledImages
 from eval.analyses.classes.classification import NO_ANSWER, ClassAccuracy, measure_accuracies, rank_images
 from eval.options import ImageEncoderOptions
-from lexvl_anserini.data.pictures.unreadable import OnError
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.errors import DataError, OnError, UsageError
 from lexvl_anserini.ground.records import Vocabulary
 
 WHOLE = (0, 0, 8, 8)

@@ -10,10 +10,9 @@ from PIL import Image
 from word_towers import PictureTower, WordTower, encode, lines, model_of, rows_of, same_as_fresh
 
 from lexvl_anserini.data.pictures import images
-from lexvl_anserini.data.pictures.unreadable import FAIL
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.errors import FAIL, ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder, Tower, as_dense, as_lexical, encode_inputs
-from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.errors import FAIL, DataError, OnError
 from lexvl_anserini.ground.progress import Progress, silent
 
 if TYPE_CHECKING:

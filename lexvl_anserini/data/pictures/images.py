@@ -33,8 +33,7 @@ import numpy as np
 
 from lexvl_anserini.data.parquet import read_picture
 from lexvl_anserini.data.pictures.archives import CELL, MEMBER, find_page, open_archive
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
-from lexvl_anserini.ground.errors import DataError, refuse_pointer
+from lexvl_anserini.ground.errors import FAIL, DataError, OnError, refuse_pointer
 from lexvl_anserini.ground.registry import NUMBERED, PICTURES, import_home
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights, take_below
 from lexvl_anserini.encoders.encoder import Encoder, ReadsTexts
@@ -18,7 +17,7 @@ from lexvl_anserini.encoders.parts.backbones import build_bert, read_config, rea
 from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Items
-from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.ground.errors import FAIL, CheckpointError, OnError, UsageError
 from lexvl_anserini.ground.records import Document
 
 # Tokens per passage and per question, as in the papers (VDR, appendix A).

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.clip_layout import (
     NO_MERGES,
     ClipShape,
@@ -49,7 +48,7 @@ from lexvl_anserini.encoders.parts.towers import (
     in_direction,
     pool_max,
 )
-from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.ground.errors import FAIL, CheckpointError, OnError, UsageError
 from lexvl_anserini.ground.records import Vocabulary
 
 # Folder and files of the weights of a training run.

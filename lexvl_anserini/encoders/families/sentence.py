@@ -8,14 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.sentence_layout import ABOUT_FILE, check_modules
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.sparsify import check_dimensions, cut
 from lexvl_anserini.encoders.parts.tokens import is_fast, read_starts
-from lexvl_anserini.ground.errors import CheckpointError, UsageError, describe_error
+from lexvl_anserini.ground.errors import FAIL, CheckpointError, OnError, UsageError, describe_error
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.progress import Progress, silent
 

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, ReadsTexts, read_document
 from lexvl_anserini.encoders.parts.sparsify import WeightsOfRows, join_rows
 from lexvl_anserini.encoders.parts.tokens import (
@@ -24,6 +23,7 @@ from lexvl_anserini.encoders.parts.tokens import (
     place_parts,
     read_starts,
 )
+from lexvl_anserini.ground.errors import FAIL, OnError
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import CsrRows
 from lexvl_anserini.ground.records import Document, Vocabulary

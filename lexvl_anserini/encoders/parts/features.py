@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from lexvl_anserini.data.corpora.embeddings import read_embeddings
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, has_tokenizer
 from lexvl_anserini.encoders.checkpoints.itc_layout import LoadedItc, load_itc
 from lexvl_anserini.encoders.encoder import read_document, read_topic
@@ -42,7 +41,7 @@ from lexvl_anserini.encoders.parts.towers import (
     log1p_relu,
     pool_max,
 )
-from lexvl_anserini.ground.errors import CheckpointError, DataError, UsageError
+from lexvl_anserini.ground.errors import FAIL, CheckpointError, DataError, OnError, UsageError
 from lexvl_anserini.ground.records import Document, Topic, Vocabulary
 
 # LAVIS reads 35 tokens in the evaluation of both families, whatever the training configuration has.

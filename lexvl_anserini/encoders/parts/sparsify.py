@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.errors import FAIL, OnError, UsageError
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import CsrRows
 

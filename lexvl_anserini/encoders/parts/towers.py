@@ -20,12 +20,11 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.encoder import InputReader, Kind, ReadsTexts, Tower
 from lexvl_anserini.encoders.parts.batches import collate_texts
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, as_csr, check_dimensions, cut, join_rows, mark_kept
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
-from lexvl_anserini.ground.errors import CheckpointError, LexvlError
+from lexvl_anserini.ground.errors import FAIL, CheckpointError, LexvlError, OnError
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Document, Topic, Vocabulary
 

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict
 import numpy as np
 from scipy import sparse
 
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder, Kind
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.errors import FAIL, OnError, UsageError
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, compute_row_max
 from lexvl_anserini.ground.records import Document, ImpactQuery, Topic, Vocabulary, name_token

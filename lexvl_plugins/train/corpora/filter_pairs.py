@@ -21,11 +21,10 @@ import typer
 from lexvl_anserini import cli
 from lexvl_anserini.data.lines import LeftOut, read_file_state
 from lexvl_anserini.data.pictures.archives import Archive, index_archive
-from lexvl_anserini.data.pictures.unreadable import OnError
 from lexvl_anserini.encoders.encoder import Encoder, as_dense
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.claims import Claim, claim
-from lexvl_anserini.ground.errors import ArtefactError, DataError
+from lexvl_anserini.ground.errors import ArtefactError, DataError, OnError
 from lexvl_anserini.ground.files import (
     atomic_write,
     exclusive,

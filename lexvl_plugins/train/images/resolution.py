@@ -70,7 +70,9 @@ def resize_network(backbone: ImageBackbone, side: int, folder: Path) -> ImageBac
     with quietly():
         resized.save_pretrained(str(folder))
     _, preprocessing = read_preprocessing(backbone.folder)
-    sizes = {key: {"height": side, "width": side} for key in ("size", "crop_size") if key in preprocessing}
+    sizes: dict[str, Any] = {
+        key: {"height": side, "width": side} for key in ("size", "crop_size") if key in preprocessing
+    }
     if preprocessing:
         write_json(folder / "preprocessor_config.json", {**preprocessing, **sizes})
     return load_image_backbone(str(folder.absolute()))

@@ -15,8 +15,7 @@ from word_towers import TEXT, PictureTower, lines, model_of
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.data.pictures.unreadable import UnreadableImage
-from lexvl_anserini.ground.errors import ArtefactError, DataError, MissingExtra, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, DataError, MissingExtra, UnreadableImage, UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.records import CorpusRef, get_document_id
 from lexvl_anserini.searching.searcher import Searcher

@@ -17,9 +17,16 @@ from eval.report.answers import TypedAnswer
 from eval.sheet import command as sheet
 from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.pictures.images import read_images
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, DataError, LexvlError, UsageError
+from lexvl_anserini.ground.errors import (
+    FAIL,
+    ArtefactError,
+    CheckpointError,
+    DataError,
+    LexvlError,
+    OnError,
+    UsageError,
+)
 from lexvl_anserini.ground.files import compute_sha256, exclusive, write_json
 from lexvl_anserini.ground.manifest import EncoderRef, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent

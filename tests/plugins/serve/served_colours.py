@@ -27,9 +27,9 @@ from scipy import sparse
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.data.pictures.unreadable import FAIL
 from lexvl_anserini.encoders.encoder import Encoder, read_document, read_topic, read_topic_image
 from lexvl_anserini.encoders.loading import load_encoder_from
+from lexvl_anserini.ground.errors import FAIL
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.searching.building import build_index

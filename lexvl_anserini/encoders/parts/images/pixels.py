@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lexvl_anserini.data.pictures.images import read_images
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
-from lexvl_anserini.ground.errors import CheckpointError
+from lexvl_anserini.ground.errors import FAIL, CheckpointError, OnError
 from lexvl_anserini.ground.files import read_json
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.data.pictures.unreadable import FAIL, OnError
 from lexvl_anserini.encoders.encoder import ReadsImages
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, place_on_grid, read_crop_batches
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower
-from lexvl_anserini.ground.errors import CheckpointError
+from lexvl_anserini.ground.errors import FAIL, CheckpointError, OnError
 
 
 class QuickGELU(nn.Module):
