@@ -235,9 +235,9 @@ def judge_claim(claim: Claim, measured: Mapping[str, Measured], place: Workplace
         over = f"{by_topic.shape[1]:,} topics"
     least = int(np.argmin(low))
     verdict = decide(claim, low, high)
-    ends = [float(end[least]) if over else None for end in (low, high)]
+    lower, upper = (float(end[least]) if over else None for end in (low, high))
     scale = SMALL if claim.table.startswith(TRENDS) else OWN if any(one.own for one in values) else PAPER
-    return JudgedClaim(*facts, find_published(claim), float(margins[least]), *ends, over, scale, verdict, "")
+    return JudgedClaim(*facts, find_published(claim), float(margins[least]), lower, upper, over, scale, verdict, "")
 
 
 def decide(claim: Claim, low: np.ndarray, high: np.ndarray) -> str:
