@@ -68,7 +68,7 @@ PAPER, SMALL, OWN = "paper", "small", "own"
 SAME_VALUE = 1e-5
 
 
-class Claim(NamedTuple):
+class PaperClaim(NamedTuple):
     """A claim about one quantity of one table; `cells` has that of each row, and is empty for a table not there yet."""
 
     name: str
@@ -79,7 +79,7 @@ class Claim(NamedTuple):
     printed: float | None
 
 
-class Measured(NamedTuple):
+class MeasuredCell(NamedTuple):
     """A measured value in its cell's unit, the values by seed, and whether it is of other weights or data."""
 
     value: float
@@ -111,18 +111,18 @@ class JudgedClaim(NamedTuple):
     reason: str
 
 
-def load_claims() -> tuple[Claim, ...]:
+def load_claims() -> tuple[PaperClaim, ...]:
     """All claims, in the order of files, entries, tables and quantities."""
     return _load_claims(find_expected_folder())
 
 
 @cache
-def _load_claims(folder: Path) -> tuple[Claim, ...]:
+def _load_claims(folder: Path) -> tuple[PaperClaim, ...]:
     tables = load_published_tables()
     return tuple(claim for path in sorted(folder.glob("*.yaml")) for claim in read_claims(path, tables))
 
 
-def read_claims(path: Path, tables: Mapping[str, PublishedTable]) -> Iterator[Claim]:
+def read_claims(path: Path, tables: Mapping[str, PublishedTable]) -> Iterator[PaperClaim]:
     """The claims of one file about tables of it, and about tables of trends."""
     content: PaperEntry = read_yaml(path, PaperEntry)
     for key, entry in content.claims.items():
@@ -139,7 +139,7 @@ def read_claims(path: Path, tables: Mapping[str, PublishedTable]) -> Iterator[Cl
                 printed = entry.printed[place] if entry.printed and not number else None
                 whole = table if table.startswith(TRENDS) else f"{path.stem}-{table}"
                 cells = tuple(_find_cells(entry, whole, quantity, tables, where))
-                claim = Claim(name, entry, whole, quantity, cells, printed)
+                claim = PaperClaim(name, entry, whole, quantity, cells, printed)
                 _check_printed(claim, where)
                 yield claim
 
@@ -167,16 +167,16 @@ def _find_cells(
         if not table.startswith(TRENDS):
             raise DataError(f"{where}: {UnknownName('table', table, tables)}")
         return
-    found = {(cell.label, cell.quantity): cell for cell in tables[table].cells}
-    labels = dict.fromkeys(label for label, _ in found)
+    cells_by_place = {(cell.label, cell.quantity): cell for cell in tables[table].cells}
+    labels = dict.fromkeys(label for label, _ in cells_by_place)
     seeds = {}
     for number, row in enumerate(entry.rows):
         if row not in labels:
             raise DataError(f"{where}: {table}: {UnknownName('row', row, labels)}")
         own = quantity._replace(measure=entry.than) if entry.than and number else quantity
-        if (row, own) not in found:
+        if (row, own) not in cells_by_place:
             raise DataError(f"{where}: {table} has no {str(own)!r} of {row!r}")
-        cell = found[row, own]
+        cell = cells_by_place[row, own]
         seeds[cell.system.seeds if cell.system else 1] = row
         yield cell
     if len(seeds) > 1:
@@ -184,14 +184,14 @@ def _find_cells(
         raise DataError(f"{where}: {table}: seeds of compared rows differ: {listed}; expected one number")
 
 
-def _check_printed(claim: Claim, where: str) -> None:
+def _check_printed(claim: PaperClaim, where: str) -> None:
     """What the text prints is the margin of the cells that the table prints."""
-    found = find_published(claim._replace(printed=None))
-    if claim.printed is not None and found is not None and abs(found - claim.printed) > 1e-6:
-        raise DataError(f"{where}: printed {claim.printed:g}, but the cells of {claim.table} give {found:g}")
+    published = find_published(claim._replace(printed=None))
+    if claim.printed is not None and published is not None and abs(published - claim.printed) > 1e-6:
+        raise DataError(f"{where}: printed {claim.printed:g}, but the cells of {claim.table} give {published:g}")
 
 
-def compute_margins(claim: Claim, values: np.ndarray) -> np.ndarray:
+def compute_margins(claim: PaperClaim, values: np.ndarray) -> np.ndarray:
     """The margins of a claim [M, n] from values of its rows [R, n], such as one per seed."""
     entry = claim.entry
     if entry.bound is not None:
@@ -202,7 +202,7 @@ def compute_margins(claim: Claim, values: np.ndarray) -> np.ndarray:
     return steps if entry.relation == "rises" else -steps
 
 
-def find_published(claim: Claim) -> float | None:
+def find_published(claim: PaperClaim) -> float | None:
     """The least margin of the published numbers, or what the text prints; None where one is missing or only a bound."""
     if claim.printed is not None:
         return claim.printed
@@ -212,7 +212,7 @@ def find_published(claim: Claim) -> float | None:
     return round(float(compute_margins(claim, np.array(values)[:, None]).min()), 6)
 
 
-def judge_claim(claim: Claim, measured: Mapping[str, Measured], place: Workplace | None = None) -> JudgedClaim:
+def judge_claim(claim: PaperClaim, measured: Mapping[str, MeasuredCell], place: Workplace | None = None) -> JudgedClaim:
     """A claim judged by measured cells, which have the keys of the record; OUTPUT of a workplace has their topics."""
     entry = claim.entry
     decimals = max((cell.decimals for cell in claim.cells), default=1)
@@ -240,7 +240,7 @@ def judge_claim(claim: Claim, measured: Mapping[str, Measured], place: Workplace
     return JudgedClaim(*facts, find_published(claim), float(margins[least]), lower, upper, over, scale, verdict, "")
 
 
-def decide(claim: Claim, low: np.ndarray, high: np.ndarray) -> str:
+def decide(claim: PaperClaim, low: np.ndarray, high: np.ndarray) -> str:
     """The verdict from the ends of the margins' intervals; a bound may be met exactly, and equal rows are not ahead."""
     bounded = claim.entry.bound is not None
     if ((high < 0) | (not bounded and (low == 0) & (high == 0))).any():
@@ -272,7 +272,7 @@ def read_output(folder: str, cell: PublishedCell, place: Workplace) -> list[list
     """What a folder of OUTPUT has of each part of a cell, by seed; nothing where it lacks any of them."""
     if cell.system is None or not cell.system.encoder:
         return []
-    found = []
+    parts = []
     for quantity in list_parts(cell.quantity):
         whole = RowPart(cell.table, cell.label, cell.system, None, quantity.task, quantity.data, (quantity.measure,))
         of_part = []
@@ -282,11 +282,11 @@ def read_output(folder: str, cell: PublishedCell, place: Workplace) -> list[list
             if path is None or not path.is_file():
                 return []
             of_part.append((part, read_json(path, "result", DataError)))
-        found.append(of_part)
-    return found
+        parts.append(of_part)
+    return parts
 
 
-def read_topics(cells: Sequence[PublishedCell], values: Sequence[Measured], place: Workplace) -> np.ndarray | None:
+def read_topics(cells: Sequence[PublishedCell], values: Sequence[MeasuredCell], place: Workplace) -> np.ndarray | None:
     """The values [R, T] of the topics that all rows answered, in the unit of the cells; None where OUTPUT lacks some.
 
     Topics whose mean is not the measured value are of another call, and those of a sum or a mean are not one sample.
@@ -307,7 +307,7 @@ def read_topics(cells: Sequence[PublishedCell], values: Sequence[Measured], plac
     return np.array([[row[query_id] for query_id in rows[0]] for row in rows])
 
 
-def read_measured(cells: Iterable[PublishedCell], place: Workplace) -> dict[str, Measured]:
+def read_measured(cells: Iterable[PublishedCell], place: Workplace) -> dict[str, MeasuredCell]:
     """What OUTPUT has of some cells, by their keys, for the weights, corpora and limit of a workplace."""
     measured = {}
     for cell in cells:
@@ -323,7 +323,7 @@ def read_measured(cells: Iterable[PublishedCell], place: Workplace) -> dict[str,
             seeds = [scale * combine_parts(cell.quantity, values) for values in by_seed]
             own = any(is_own(part, place) for of_part in parts for part, _ in of_part)
             key = make_key(cell.table, cell.label, cell.heading)
-            measured[key] = Measured(mean(seeds), seeds if len(seeds) > 1 else (), own)
+            measured[key] = MeasuredCell(mean(seeds), seeds if len(seeds) > 1 else (), own)
     return measured
 
 
@@ -346,22 +346,24 @@ def is_own(part: RowPart, place: Workplace) -> bool:
     return weights or bool(place.limit) or part.data in place.corpora
 
 
-def collect_cells(claims: Iterable[Claim]) -> list[PublishedCell]:
+def collect_cells(claims: Iterable[PaperClaim]) -> list[PublishedCell]:
     """The cells of some claims, each once."""
     return [*{(cell.table, cell.label, cell.heading): cell for claim in claims for cell in claim.cells}.values()]
 
 
-def judge_record(claims: Sequence[Claim], record: Mapping[str, RecordedCell], place: Workplace) -> list[JudgedClaim]:
+def judge_record(
+    claims: Sequence[PaperClaim], record: Mapping[str, RecordedCell], place: Workplace
+) -> list[JudgedClaim]:
     """Claims judged by a record, and by what OUTPUT has, which goes before it."""
-    measured = {key: Measured(cell.measured, cell.seeds) for key, cell in record.items()}
+    measured = {key: MeasuredCell(cell.measured, cell.seeds) for key, cell in record.items()}
     measured |= read_measured(collect_cells(claims), place)
     return [judge_claim(claim, measured, place) for claim in claims]
 
 
-def judge_cells(claims: Sequence[Claim], cells: Iterable[ReproducedCell], place: Workplace) -> list[JudgedClaim]:
+def judge_cells(claims: Sequence[PaperClaim], cells: Iterable[ReproducedCell], place: Workplace) -> list[JudgedClaim]:
     """The claims that some cells decide, with those of their rows that OUTPUT has from earlier calls."""
     measured = {
-        make_key(cell.table, cell.row, cell.column): Measured(cell.measured, cell.seeds)
+        make_key(cell.table, cell.row, cell.column): MeasuredCell(cell.measured, cell.seeds)
         for cell in cells
         if cell.measured is not None
     }

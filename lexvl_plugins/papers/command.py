@@ -21,7 +21,7 @@ from lexvl_anserini.ground.files import atomic_write
 from lexvl_anserini.ground.progress import progress_bar
 
 from . import tables as verdicts
-from .claims import CLAIMS, Claim, count_claims, judge_cells, judge_record, load_claims
+from .claims import CLAIMS, PaperClaim, count_claims, judge_cells, judge_record, load_claims
 from .prepared import Workplace, list_checkpoints, list_rows
 from .published import PublishedTable, find_expected_folder, load_published_tables
 from .tables import ReproducedCell, TablePlan, count_verdicts, make_plan, read_record, reproduce_rows, write_record
@@ -48,7 +48,7 @@ class SelectionOptions:
     every: Annotated[bool, typer.Option("--all", help="All tables.")] = False
     rows: Annotated[str, typer.Option(help="Only rows whose heading matches: 'VDR k=*'; or claims: 'stair-*'.")] = "*"
 
-    def chosen_claims(self) -> list[Claim]:
+    def chosen_claims(self) -> list[PaperClaim]:
         """The claims, where the word stands for a table; else none."""
         if ALL_CLAIMS not in (self.tables or ()):
             return []
@@ -217,7 +217,7 @@ def command(
     outcome.check(cells)
 
 
-def list_tables(claims: Sequence[Claim]) -> list[PublishedTable]:
+def list_tables(claims: Sequence[PaperClaim]) -> list[PublishedTable]:
     """The tables that claims are about."""
     return [table for name, table in load_published_tables().items() if name in {claim.table for claim in claims}]
 

@@ -47,7 +47,7 @@ LEAST = 0.2
 Scorer = Callable[[Archive, Sequence[ShardImage], LeftOut], np.ndarray]
 
 
-class Counts(NamedTuple):
+class FilteredPairs(NamedTuple):
     """The pairs of shards: all, and what became of them. An image that cannot be read is not kept."""
 
     pairs: int = 0
@@ -84,7 +84,7 @@ def compute_cosines(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
 
 def filter_shards(
     shards: Mapping[str, Path], output: Path, score: Scorer, request: Mapping[str, Any], least: float, overwrite: bool
-) -> Counts:
+) -> FilteredPairs:
     """Writes the kept pairs of all shards into a folder, and goes on where a killed process stopped.
 
     Raises DataError for damaged shards when all others are written.
@@ -110,7 +110,7 @@ def filter_shards(
     if problems:
         others = f"; {len(problems) - 1} other shards are damaged too" if len(problems) > 1 else ""
         raise DataError(f"{problems[0]}{others}; replace it and run the same command again")
-    return Counts(*(sum(finished[name][key] for name in shards) for key in Counts._fields))
+    return FilteredPairs(*(sum(finished[name][key] for name in shards) for key in FilteredPairs._fields))
 
 
 def open_record(output: Path, request: Mapping[str, Any], overwrite: bool) -> dict[str, Any]:
@@ -129,24 +129,26 @@ def open_record(output: Path, request: Mapping[str, Any], overwrite: bool) -> di
     return {}
 
 
-def filter_shard(name: str, archive: Archive, target: Path, score: Scorer, least: float, left_out: LeftOut) -> Counts:
+def filter_shard(
+    name: str, archive: Archive, target: Path, score: Scorer, least: float, left_out: LeftOut
+) -> FilteredPairs:
     """Writes the kept pairs of a shard, all members of theirs."""
     pairs = [pair for pair in read_shard(archive, name, left_out, escape_ids=True) if pair.text is not None]
     scores = score(archive, pairs, left_out) if pairs else np.zeros(0)
-    kept = {get_stem(pair.member) for pair, value in zip(pairs, scores, strict=True) if value >= least}
+    chosen = {get_stem(pair.member) for pair, value in zip(pairs, scores, strict=True) if value >= least}
     make_folder(target.parent)
     with atomic_write(target) as out, tarfile.open(fileobj=out, mode="w") as shard:
         for member in archive.members:
-            if get_stem(member) in kept:
+            if get_stem(member) in chosen:
                 entry = tarfile.TarInfo(member)
                 entry.size = archive.place(member).size
                 shard.addfile(entry, BytesIO(archive.read(member)))
     unreadable = int(np.isnan(scores).sum())
-    counts = Counts(len(pairs), len(kept), int((scores < least).sum()), unreadable)
+    counts = FilteredPairs(len(pairs), len(chosen), int((scores < least).sum()), unreadable)
     written = index_archive(target.absolute(), read_file_state(target))
-    found = sum(pair.text is not None for pair in read_shard(written, name, LeftOut(), escape_ids=True))
-    if found != counts.kept or counts.pairs != counts.kept + counts.dropped + counts.unreadable:
-        raise ArtefactError(f"{target}: has {found:,} pairs, expected {counts}; run the same command again")
+    written_pairs = sum(pair.text is not None for pair in read_shard(written, name, LeftOut(), escape_ids=True))
+    if written_pairs != counts.kept or counts.pairs != counts.kept + counts.dropped + counts.unreadable:
+        raise ArtefactError(f"{target}: has {written_pairs:,} pairs, expected {counts}; run the same command again")
     return counts
 
 

@@ -42,10 +42,10 @@ def fit_positions(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor])
     """Weights whose tables of positions have as many rows as those that are expected."""
     fitted = dict(weights)
     for key, value in weights.items():
-        wanted = expected[key].shape if key in expected else value.shape
-        if key.endswith(POSITIONS + BIASES) and wanted[-2] != value.shape[-2]:
-            rows = interpolate_rows(value.flatten(0, -2).float(), wanted[-2], key.endswith(POSITIONS))
-            fitted[key] = rows.to(value).reshape(wanted)
+        shape = expected[key].shape if key in expected else value.shape
+        if key.endswith(POSITIONS + BIASES) and shape[-2] != value.shape[-2]:
+            rows = interpolate_rows(value.flatten(0, -2).float(), shape[-2], key.endswith(POSITIONS))
+            fitted[key] = rows.to(value).reshape(shape)
     return fitted
 
 

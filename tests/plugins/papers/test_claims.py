@@ -13,8 +13,8 @@ from eval.measures.significance import compare
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.ground.errors import DataError
 from lexvl_plugins.papers.claims import (
-    Claim,
-    Measured,
+    MeasuredCell,
+    PaperClaim,
     compute_margins,
     describe_relation,
     estimate_over_seeds,
@@ -59,7 +59,7 @@ claims:
 """
 
 
-def read(folder: Path, text: str = PAPER) -> list[Claim]:
+def read(folder: Path, text: str = PAPER) -> list[PaperClaim]:
     path = folder / "paper.yaml"
     path.write_text(text, encoding="utf-8")
     return list(read_claims(path, {table.name: table for table in read_tables(path)}))
@@ -133,17 +133,17 @@ def test_seeds_are_of_trainings(tmp_path, system, message):
         read(tmp_path, PAPER.replace(SEEDS, system))
 
 
-def claim_about(folder: Path, **keys: object) -> Claim:
+def claim_about(folder: Path, **keys: object) -> PaperClaim:
     [claim] = read(folder, change(**keys))
     return claim
 
 
-def judge(claim: Claim, *values: object, place: Workplace | None = None, own: bool = False) -> tuple:
+def judge(claim: PaperClaim, *values: object, place: Workplace | None = None, own: bool = False) -> tuple:
     """The verdict, difference, interval and scale for a value of each row, or values by seed."""
     measured = {}
     for cell, value in zip(claim.cells, values, strict=True):
         seeds = value if isinstance(value, list) else []
-        one = Measured(float(np.mean(value)), seeds, own)
+        one = MeasuredCell(float(np.mean(value)), seeds, own)
         measured[make_key(cell.table, cell.label, cell.heading)] = one
     found = judge_claim(claim, measured, place)
     return found.verdict, found.difference, found.low, found.high, found.over, found.scale
@@ -175,7 +175,8 @@ def test_images_and_texts_of_one_row(tmp_path):
     assert describe_relation(broader.entry) == "ours ahead of its query terms" and find_published(broader) == 70
     assert judge_claim(broader, {}).reason == "ours"
     measured = {
-        f"paper-t | ours | sparsity coco/test {side} terms": Measured(n) for side, n in (("document", 9), ("query", 4))
+        f"paper-t | ours | sparsity coco/test {side} terms": MeasuredCell(n)
+        for side, n in (("document", 9), ("query", 4))
     }
     assert judge_claim(broader, measured).difference == 5
 
@@ -202,7 +203,7 @@ def test_intervals_over_seeds(tmp_path):
     assert (found[0], round(found[1], 3)) == ("not clear", 0.2)
 
 
-def write_topics(place: Workplace, claim: Claim, values: dict[str, dict[str, float]]) -> None:
+def write_topics(place: Workplace, claim: PaperClaim, values: dict[str, dict[str, float]]) -> None:
     """What OUTPUT has of each row after a call: values by topic, and their means."""
     for cell in claim.cells:
         [row] = list_rows(next(read_tables(place.output / "paper.yaml")), cell.label)
@@ -259,7 +260,7 @@ def test_intervals_over_topics(tmp_path):
 def test_what_was_not_measured_and_what_is_small(tmp_path):
     own, trends = read(tmp_path)
     assert judge_claim(own, {})[-2:] == ("not measured", "ours, twin")
-    one = {make_key("paper-t", "ours", "text-to-image coco/test R@1"): Measured(41.0)}
+    one = {make_key("paper-t", "ours", "text-to-image coco/test R@1"): MeasuredCell(41.0)}
     assert judge_claim(own, one)[-2:] == ("not measured", "twin")
     assert judge_claim(trends, {})[-2:] == ("not measured", "no such table yet")
     small = trends._replace(cells=tuple(cell._replace(table="trends-t") for cell in own.cells))
@@ -293,7 +294,7 @@ def test_printed_numbers_bear_the_claims_out():
     against = set()
     for claim in claims:
         printed = [(cell, cell.value) for cell in claim.cells if cell.value is not None and not cell.bound]
-        measured = {make_key(cell.table, cell.label, cell.heading): Measured(value) for cell, value in printed}
+        measured = {make_key(cell.table, cell.label, cell.heading): MeasuredCell(value) for cell, value in printed}
         found = judge_claim(claim, measured)
         assert (found.verdict == "not measured") == (len(printed) < len(claim.cells)), claim
         if found.verdict == "does not hold":

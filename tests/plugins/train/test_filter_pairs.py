@@ -16,7 +16,7 @@ from lexvl_anserini.data.pictures.archives import Archive
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_plugins.train.corpora import filter_pairs
-from lexvl_plugins.train.corpora.filter_pairs import Counts, command, compute_cosines, filter_shards, make_scorer
+from lexvl_plugins.train.corpora.filter_pairs import FilteredPairs, command, compute_cosines, filter_shards, make_scorer
 from lexvl_plugins.train.corpora.webdataset import ShardImage, find_shards
 from tests.plugins.train.pair_shards import COLOURS, pairs, picture, write_tar
 
@@ -177,7 +177,12 @@ def test_damage_is_counted_and_named(shards: Path, tmp_path: Path, colours: Colo
     assert set(read_members(tmp_path / "kept/b/0.tar")) == members.keys() - {"000000008.png", "000000008.txt"}
     (shards / "a/0.tar").write_bytes(whole)
     found = call(*options)
-    assert {key: found[key] for key in Counts._fields} == {"pairs": 12, "kept": 11, "dropped": 0, "unreadable": 1}
+    assert {key: found[key] for key in FilteredPairs._fields} == {
+        "pairs": 12,
+        "kept": 11,
+        "dropped": 0,
+        "unreadable": 1,
+    }
 
 
 def test_no_pair_is_kept(tmp_path: Path, colours: Colours) -> None:
