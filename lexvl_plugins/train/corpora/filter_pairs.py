@@ -51,7 +51,7 @@ class FilteredPairs(NamedTuple):
     """The pairs of shards: all, and what became of them. An image that cannot be read is not kept."""
 
     pairs: int = 0
-    kept: int = 0
+    matching: int = 0
     dropped: int = 0
     unreadable: int = 0
 
@@ -147,7 +147,7 @@ def filter_shard(
     counts = FilteredPairs(len(pairs), len(chosen), int((scores < least).sum()), unreadable)
     written = index_archive(target.absolute(), read_file_state(target))
     written_pairs = sum(pair.text is not None for pair in read_shard(written, name, LeftOut(), escape_ids=True))
-    if written_pairs != counts.kept or counts.pairs != counts.kept + counts.dropped + counts.unreadable:
+    if written_pairs != counts.matching or counts.pairs != counts.matching + counts.dropped + counts.unreadable:
         raise ArtefactError(f"{target}: has {written_pairs:,} pairs, expected {counts}; run the same command again")
     return counts
 

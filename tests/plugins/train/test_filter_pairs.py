@@ -129,7 +129,7 @@ def test_kept_pairs_are_those_of_numpy(shards: Path, tmp_path: Path, colours: Co
         source, kept = (read_members(folder / shard / "0.tar") for folder in (shards, tmp_path / "kept"))
         assert kept == {name: source[name] for name in source if name.partition(".")[0] in stems}
         assert list(kept) == [name for name in source if name in kept]
-    counted = {"pairs": 16, "kept": total, "dropped": 16 - total, "unreadable": 0}
+    counted = {"pairs": 16, "matching": total, "dropped": 16 - total, "unreadable": 0}
     assert found == {"output": str(tmp_path / "kept"), "shards": 2, **counted}
     assert {"000000002.npy", "000000002.json"} <= read_members(tmp_path / "kept/a/0.tar").keys()
     dataset = load_dataset(f"webdataset:{tmp_path / 'kept'}", direction="text-to-image")
@@ -179,7 +179,7 @@ def test_damage_is_counted_and_named(shards: Path, tmp_path: Path, colours: Colo
     found = call(*options)
     assert {key: found[key] for key in FilteredPairs._fields} == {
         "pairs": 12,
-        "kept": 11,
+        "matching": 11,
         "dropped": 0,
         "unreadable": 1,
     }
@@ -189,7 +189,7 @@ def test_no_pair_is_kept(tmp_path: Path, colours: Colours) -> None:
     """A text without a colour has a cosine of 0. An empty shard is a shard."""
     write_tar(tmp_path / "shards/0.tar", swap(pairs([0]), 0, "a square"))
     found = call(str(tmp_path / "shards"), "--output", str(tmp_path / "kept"))
-    assert (found["kept"], found["dropped"]) == (0, 1) and read_members(tmp_path / "kept/0.tar") == {}
+    assert (found["matching"], found["dropped"]) == (0, 1) and read_members(tmp_path / "kept/0.tar") == {}
     assert list(load_dataset(f"webdataset:{tmp_path / 'kept'}", direction="text-to-image").documents()) == []
 
 
