@@ -5,6 +5,7 @@
 #
 # FOLDER/flickr8k has the photos. The script goes on where it stopped.
 set -euo pipefail
+case " $* " in *" --help "*) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit ;; esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source runs/setup.sh photos,train
 

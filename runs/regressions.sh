@@ -8,6 +8,7 @@
 # families train on is drawn into FOLDER/demo if it is not there. 100 minutes of CPU time; `--rows BM25` takes a minute.
 # Nothing of an earlier call is used again. `bash runs/trends.sh` calls this script for the tables of trends.yaml.
 set -euo pipefail
+case " $* " in *" --help "*) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit ;; esac
 here=$PWD runs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 tables=(regressions-demo regressions-families regressions-limit regressions-photos regressions-speeds regressions-texts
   bm25-beir limit-table4 trec-runs-dl19 trec-runs-covid stair-table1 d2s-head fdt-section4-3)

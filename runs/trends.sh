@@ -8,9 +8,7 @@
 # exit code 1 if a number is further from the stated one than the spread of its seeds allows.
 set -euo pipefail
 runs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) here=$PWD
-case " $* " in
-*" --help "*) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p;}' "$runs/trends.sh"; exit ;;
-esac
+case " $* " in *" --help "*) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit ;; esac
 tables=(trends-twins trends-weights trends-grounding trends-figure8 trends-joint trends-table5 trends-figure2 trends-projection)
 case "${1:-}" in "" | -*) ;; *) tables=() ;; esac
 data=${LEXVL_DATA:-$HOME/.cache/lexvl} next=

@@ -641,6 +641,13 @@ OPTIONS_OF_SCRIPTS = "lexvl reproduce vdr-table4: options {}; docs/plugins/paper
 )
 
 
+@pytest.mark.parametrize("script", ["photos", "photos-vdr", "quickstart", "regressions", "trends"])
+def test_the_help_of_a_script_installs_nothing(script, tmp_path):
+    copy_script(tmp_path, f"{script}.sh", "exit 99\n")
+    done = start(tmp_path, f"{script}.sh", "--help")
+    assert done.returncode == 0 and f"Usage: bash runs/{script}.sh" in done.stdout
+
+
 def test_the_regressions_name_their_tables_and_the_users_pool(tmp_path):
     copy_script(tmp_path, "regressions.sh", f"PATH={tmp_path}:$PATH\n")
     echo(tmp_path / "lexvl", tmp_path / "python")
