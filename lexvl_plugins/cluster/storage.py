@@ -244,11 +244,11 @@ def read_listing(storage: OpenStorage) -> dict[str, ListedFile] | None:
         except FileNotFoundError:
             return None
     try:
-        entry = parse_json(content, where, ArtefactError)
+        entry = parse_json(content, "its content")
         if entry["format"] != FORMAT:
             raise ValueError(f"format {entry['format']!r}")
         listing = {name: ListedFile(int(size), str(digest)) for name, (size, digest) in entry["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (DataError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtefactError(f"{where}: no listing of this version ({error!r}); remove it and write again") from error
     if unsafe := [name for name in listing if Path(name).is_absolute() or ".." in Path(name).parts]:
         raise ArtefactError(f"{where}: {unsafe[0]!r} is outside of its folder; remove it and write again")

@@ -86,7 +86,7 @@ def test_overwrite_deletes_a_run_and_nothing_else(tmp_path: Path) -> None:
 
 def test_clear_deletes_all_files_of_a_run(images: str, tmp_path: Path) -> None:
     train(recipe_of(images), tmp_path, device="cpu", stop_after=5, keep_every="epoch")
-    assert {entry.name for entry in tmp_path.iterdir()} >= set(OURS) - {"model", "stored-*", *AT_THE_END}
+    assert {entry.name for entry in tmp_path.iterdir()} >= set(OURS) - {"model", "network", "stored-*", *AT_THE_END}
     clear(tmp_path)
     assert not list(tmp_path.iterdir())
 
