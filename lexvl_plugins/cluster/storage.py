@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.ground.errors import (
     ArtefactError,
+    DataError,
     LexvlError,
     MissingExtra,
     UsageError,
