@@ -1,6 +1,7 @@
 """What all tests share: an environment without network or keys, the shared data's folder, the tiny checkpoints."""
 
 import json
+import logging
 import os
 import shutil
 import sys
@@ -43,6 +44,14 @@ def threads_of_torch() -> Iterator[None]:
     yield
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def levels_of_loggers() -> Iterator[None]:
+    """What is logged does not depend on a command that an earlier test ran, whose level stays in the process."""
+    yield
+    for package in ("lexvl_anserini", "lexvl_eval", "lexvl_plugins"):
+        logging.getLogger(package).setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
@@ -44,20 +44,21 @@ def read_batches(
 
     A name comes with a function that says whether the caller reads a type; optional columns are of any type.
     """
-    schema = read_schema(path, failure)
-    if missing := [name for name in columns if schema.names.count(name) != 1]:
-        names = ", ".join(schema.names) or "none"
-        raise failure.error(f"{path}: no column {' and '.join(missing)}; columns there: {names}; {failure.remedy}")
-    for name, fits in columns.items():
-        if not fits(schema.field(name).type):
-            raise failure.error(f"{path}: column {name} holds {schema.field(name).type}; {failure.remedy}")
-    there = [*columns, *(name for name in optional if schema.names.count(name) == 1)]
-    texts = [name for name in there if is_text(schema.field(name).type)]
-    with _open_table(path, failure) as file, _open_table(path, failure, read_dictionary=texts) as packed:
-        for group in range(file.num_row_groups):
-            for batch in file.iter_batches(_limit_rows(path, packed, group, texts, failure), [group], there):
-                batch.validate(full=True)
-                yield batch
+    with _open_table(path, failure) as file:
+        schema = file.schema_arrow
+        if missing := [name for name in columns if schema.names.count(name) != 1]:
+            names = ", ".join(schema.names) or "none"
+            raise failure.error(f"{path}: no column {' and '.join(missing)}; columns there: {names}; {failure.remedy}")
+        for name, fits in columns.items():
+            if not fits(schema.field(name).type):
+                raise failure.error(f"{path}: column {name} holds {schema.field(name).type}; {failure.remedy}")
+        there = [*columns, *(name for name in optional if schema.names.count(name) == 1)]
+        texts = [name for name in there if is_text(schema.field(name).type)]
+        with _open_table(path, failure, read_dictionary=texts) if texts else nullcontext(file) as packed:
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(_limit_rows(path, packed, group, texts, failure), [group], there):
+                    batch.validate(full=True)
+                    yield batch
 
 
 def _limit_rows(path: Path, packed: ParquetFile, group: int, texts: list[str], failure: Failure) -> int:
@@ -66,7 +67,7 @@ def _limit_rows(path: Path, packed: ParquetFile, group: int, texts: list[str], f
 
     size = packed.metadata.row_group(group)
     width: int = size.total_byte_size // max(1, size.num_rows)
-    first = next(packed.iter_batches(1, [group], texts), None)  # comes with its whole dictionaries
+    first = next(packed.iter_batches(1, [group], texts), None) if texts else None  # comes with its whole dictionaries
     for column in first.columns if first else ():
         longest = compute.max(compute.binary_length(column.dictionary)).as_py() or 0
         if longest > MOST_LINE:
@@ -117,9 +118,9 @@ DAMAGED = Failure(remedy="no Parquet table, or a damaged one; fetch it again")
 _LOCK = Lock()
 
 
-def read_schema(path: Path, failure: Failure = DAMAGED) -> Schema:
+def read_schema(path: Path) -> Schema:
     """The columns of a table."""
-    with _open_table(path, failure) as file:
+    with _open_table(path) as file:
         return file.schema_arrow
 
 

@@ -427,7 +427,7 @@ def parse_json(
     data, refusal = data.removeprefix(BOM), ""
     try:
         value = None if left_out else orjson.loads(data)
-        if not left_out and len(_KEY_END.findall(data)) == _count_keys(value):  # it keeps the last of equal keys
+        if not left_out and has_all_keys(value, data):
             return value
     except orjson.JSONDecodeError as problem:
         # The standard library takes lone surrogates and NaN, and has better messages about malformed JSON.
@@ -476,14 +476,15 @@ def find_mistake(text: str, mend: bool = False) -> str:
     return ""
 
 
-def _count_keys(value: Any) -> int:
-    """The number of keys of all objects in a JSON value."""
+def has_all_keys(value: Any, data: bytes | bytearray) -> bool:
+    """Whether a value that orjson read has all keys of the JSON: of equal ones in an object it keeps the last."""
     number, waiting = 0, [[value]]
     for value in waiting:
         number += len(value) if isinstance(value, dict) else 0
         items = value.values() if isinstance(value, dict) else value
         waiting += [item for item in items if type(item) in (dict, list)]
-    return number
+    # Every key has a colon, so that as many colons as keys are enough; they are counted much faster.
+    return data.count(b":") == number or len(_KEY_END.findall(data)) == number
 
 
 def decode_utf8(data: bytes, where: str, error: type[LexvlError] = DataError) -> str:

@@ -74,7 +74,6 @@ def time_networks(name: str, pairs: int, rounds: int) -> dict[str, list[float]]:
 def make_works(name: str, pairs: int) -> dict[str, Callable[[], object]]:
     """What is timed of some networks: a step and the encoding of a batch of drawn pairs, by CLIP and by FDT."""
     import torch
-    from torch.nn.functional import normalize
 
     from lexvl_plugins.train.common.tower_pair import ImageBatch, TextBatch
     from lexvl_plugins.train.objectives.contrastive import Encoded, compute_features, fdt, info_nce
@@ -85,14 +84,12 @@ def make_works(name: str, pairs: int) -> dict[str, Callable[[], object]]:
     ids[:, -1] = BPE_TOKENS - 1  # the end of a text has the highest id
     texts = TextBatch(ids, torch.ones_like(ids), torch.zeros(pairs, 0, dtype=torch.bool))
     images = ImageBatch(torch.randn(pairs, 3, image.resolution, image.resolution))
-    modules = torch.nn.ModuleList([built.texts, built.images, *built.sides])
+    modules = torch.nn.ModuleList([*built.clip_sides, *built.sides])
     query, document = built.sides
 
     def encode_clip() -> Encoded:
-        of_texts = built.texts(input_ids=texts.ids, attention_mask=texts.attention).text_embeds
-        of_images = built.images.model(images.values)
-        projected = of_images.logits if hasattr(of_images, "logits") else of_images.image_embeds
-        return Encoded(normalize(of_texts, dim=1), normalize(projected, dim=1))
+        clip_query, clip_document = built.clip_sides
+        return Encoded(clip_query(texts), clip_document(images))
 
     def encode_fdt() -> Encoded:
         return Encoded(query(texts), document(images), codebook=document.codebook.rows)

@@ -13,12 +13,12 @@ from lexvl_plugins.bench.processes import check_system
 from lexvl_plugins.bench.protocols import measure
 from lexvl_plugins.papers import prepared
 from lexvl_plugins.papers.prepared import Finding, Need, PartCost, RowPart, Workplace
-from lexvl_plugins.papers.retrieval import encode_documents, keep_values, limit_dataset
+from lexvl_plugins.papers.retrieval import encode_documents, keep_values, limit_dataset, read_collection
 from lexvl_plugins.papers.sources import SUITE_S
 from lexvl_plugins.train.reproduction import FDT_CASES
 
 
-@keep_values
+@keep_values(read_collection)
 def measure_latency(part: RowPart, work: prepared.Prepared, place: Workplace) -> dict[str, Any]:
     """What `lexvl efficiency --protocol` reports of both models over the same documents, on one thread."""
     twin = prepared.find_twin(part)

@@ -15,11 +15,11 @@ from lexvl_eval.analyses.terms import TermProfile, measure_terms, open_shards
 from lexvl_anserini.data.dataset import load_reference
 
 from .prepared import Prepared, RowPart, Workplace, find_limit, prepare
-from .retrieval import encode_documents, keep_values, limit_dataset
+from .retrieval import encode_documents, keep_values, limit_dataset, read_collection
 from .sources import SIDES
 
 
-@keep_values
+@keep_values(read_collection)
 def measure_boxes(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """The boxes of the sides that a part names, each encoded as the documents of its direction, which runs share."""
     values: dict[str, float] = {}

@@ -14,14 +14,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from hashlib import sha256
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
-from lexvl_eval.analyses.classes.class_sets import CLASS_SETS, load_labelled
+from lexvl_eval.analyses.classes.class_sets import load_labelled
 from lexvl_eval.analyses.classes.classification import (
     VOCABULARY,
     build_word_space,
@@ -75,8 +75,6 @@ from .prepared import (
     select_document_options,
     write_remarks,
 )
-from .questions import SPLITS as VQA_SPLITS
-from .questions import find_folder, read_questions
 
 if TYPE_CHECKING:
     from lexvl_eval.analyses.classes.class_sets import LabelledImages
@@ -96,15 +94,22 @@ TOLERANCES = {True: 0.003, False: 0.001}
 Make = Callable[[RowPart, Prepared, Workplace], dict[str, Any]]
 
 
-def keep_values(make: Make) -> Callable[[RowPart, Workplace], Finding]:
-    """What measures a part by `make`, or finds the result of an earlier call."""
+# The same -> the records that a part reads, each with its image if it has one: a reference or, of some classes, pixels.
+Read = Callable[[RowPart, Prepared, Workplace], Iterator[tuple[Any, Any]]]
 
+
+def keep_values(read: Read) -> Callable[[Make], Callable[[RowPart, Workplace], Finding]]:
+    """What measures a part by a function, or finds the result of an earlier call that `read` the same."""
+    return partial(_keep_values, read)
+
+
+def _keep_values(read: Read, make: Make) -> Callable[[RowPart, Workplace], Finding]:
     @wraps(make)
     def measure(part: RowPart, place: Workplace) -> Finding:
         work = prepare(part, place)
         if work is None:
             raise CheckpointError(f"{part.label}: no published weights")
-        request = make_request(part, work, place)
+        request = make_request(part, work, place, read)
         stored = place.output / "parts" / f"{work.names.run}.json"
         result = read_json(stored, "result") if stored.is_file() else {}
         complete = "quantised" in result and {*part.measures} <= {*result.get("values", ())}
@@ -124,7 +129,27 @@ def keep_values(make: Make) -> Callable[[RowPart, Workplace], Finding]:
     return measure
 
 
-@keep_values
+def read_collection(part: RowPart, work: Prepared, place: Workplace) -> Iterator[tuple[Any, Any]]:
+    """The documents, topics and judgements of a part."""
+    dataset = load_reference(work.corpus)
+    for record in chain(dataset.documents(), dataset.topics(), dataset.qrels()):
+        yield record, getattr(record, "image", None)
+
+
+def digest_inputs(part: RowPart, work: Prepared, place: Workplace, read: Read) -> str:
+    """SHA-256 (hex) of what a part reads besides checkpoints."""
+    key = (part.task, part.data, work.corpus, work.system.item, work.system.text)
+    if key not in place.digests:
+        whole = sha256()
+        with FileDigests() as files:
+            for record, image in read(part, work, place):
+                content = files.of(image) if isinstance(image, str) else image and image.tobytes()
+                whole.update(repr((record, content)).encode())
+        place.digests[key] = whole.hexdigest()
+    return place.digests[key]
+
+
+@keep_values(read_collection)
 def measure_retrieval(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """Encodes, indexes, searches and measures; each step is skipped where it is finished."""
     dataset = limit_dataset(load_reference(work.corpus), find_limit(part, place))
@@ -236,19 +261,19 @@ def limit_dataset(dataset: Dataset, number: int | None) -> Dataset:
     )
 
 
-def make_request(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
-    """What decides the values of a part."""
+def make_request(part: RowPart, work: Prepared, place: Workplace, read: Read) -> dict[str, Any]:
+    """What decides the values of a part, which reads the same as its dense twin."""
     reference, options = work.weights.reference, work.weights.options
     checkpoint = find_checkpoint(reference) if reference else None
     twin = find_twin(part)
     dense = prepare(twin, place) if twin else None
-    of_twin = {"dense": make_request(twin, dense, place)} if twin and dense else {}
+    of_twin = {"dense": make_request(twin, dense, place, read)} if twin and dense else {}
     return {
         "encoder": work.system.encoder,
         "checkpoint_digest": combine_digests(checkpoint, find_parts(options)),
         "options": options,
         "rerank": work.system.rerank,
-        "inputs": digest_inputs(part, work, place),
+        "inputs": digest_inputs(part, work, place, read),
         "corpus": work.corpus.name,
         "direction": part.task,
         "limit": find_limit(part, place),
@@ -256,43 +281,10 @@ def make_request(part: RowPart, work: Prepared, place: Workplace) -> dict[str, A
     }
 
 
-def digest_inputs(part: RowPart, work: Prepared, place: Workplace) -> str:
-    """SHA-256 (hex) of what a part reads besides checkpoints."""
-    key = (part.task, part.data, work.corpus, work.system.item, work.system.text)
-    if key not in place.digests:
-        whole = sha256()
-        with FileDigests() as files:
-            for record, image in read_inputs(part, work, place):
-                content = files.of(image) if isinstance(image, str) else image and image.tobytes()
-                whole.update(repr((record, content)).encode())
-        place.digests[key] = whole.hexdigest()
-    return place.digests[key]
-
-
-def read_inputs(part: RowPart, work: Prepared, place: Workplace) -> Iterator[tuple[Any, Any]]:
-    """The records that a part reads, each with its image, if it has one: a reference or, of some classes, pixels."""
-    if part.task == "weight":
-        yield work.system.text, None if work.system.text else find_image(work)
-    elif part.task == "completeness":
-        yield from ((p, p.image) for p in load_sentence_pairs(find_pairs(part, place), place.data_dir))
-    elif part.task == "vqa":
-        folder = find_folder(place.corpora.get(part.data), place.data_dir)
-        yield from ((q, q.image) for split in VQA_SPLITS for q in read_questions(folder, split, place.data_dir))
-    elif part.data in CLASS_SETS:
-        for split in ("test", "train") if part.task == "linear-probe" else ("test",):
-            images = load_labelled(work.corpus.name, None, place.data_dir, split)
-            yield images.classes, None
-            yield from zip(images.labels.tolist(), images.images, strict=True)
-    else:
-        dataset = load_reference(work.corpus)
-        for record in chain(dataset.documents(), dataset.topics(), dataset.qrels()):
-            yield record, getattr(record, "image", None)
-
-
 # What is measured without a run: sparsity, single weights, the completeness probe, classification of images.
 
 
-@keep_values
+@keep_values(read_collection)
 def measure_sparsity(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """Mean terms of all topics and of the stored documents, FLOPS; evenness; terms of short topics and of long ones."""
     dataset = limit_dataset(load_reference(work.corpus), find_limit(part, place))
@@ -339,7 +331,12 @@ def average_quarters(words: Sequence[int], terms: Sequence[int]) -> tuple[float,
     return shortest, longest
 
 
-@keep_values
+def read_item(part: RowPart, work: Prepared, place: Workplace) -> Iterator[tuple[Any, Any]]:
+    """The text, or the image, of a part."""
+    yield work.system.text, None if work.system.text else find_image(work)
+
+
+@keep_values(read_item)
 def measure_weights(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """The weights that the model gives to the terms of an item, before they are quantised; 0 for one that it lacks."""
     model = load_part_encoder(work, place)
@@ -348,15 +345,35 @@ def measure_weights(part: RowPart, work: Prepared, place: Workplace) -> dict[str
     return {"values": {term: weights.get(term, 0.0) for term in part.measures}, "quantised": False, "documents": 1}
 
 
-@keep_values
+class AboutImage(Protocol):
+    """What is about an image."""
+
+    @property
+    def image(self) -> str:
+        """The path of its file."""
+
+
+T = TypeVar("T", bound=AboutImage)
+
+
+def limit_images(items: Sequence[T], number: int | None) -> list[T]:
+    """What is about so many images, the first ones; all of it without a number."""
+    chosen = set(islice(dict.fromkeys(item.image for item in items), number))
+    return [item for item in items if item.image in chosen]
+
+
+def read_pairs(part: RowPart, work: Prepared, place: Workplace) -> Iterator[tuple[Any, Any]]:
+    """The pairs of sentences of a part."""
+    yield from ((pair, pair.image) for pair in load_sentence_pairs(find_pairs(part, place), place.data_dir))
+
+
+@keep_values(read_pairs)
 def measure_completeness(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """The pairs of sentences about an image's objects, and the share whose complete sentence is more similar to it."""
-    pairs = load_sentence_pairs(find_pairs(part, place), place.data_dir)
-    shown = dict.fromkeys(pair.image for pair in pairs)
-    chosen = set(islice(shown, place.limit))
-    pairs = [pair for pair in pairs if pair.image in chosen]
+    pairs = limit_images(load_sentence_pairs(find_pairs(part, place), place.data_dir), place.limit)
+    images = len({pair.image for pair in pairs})
     model = load_part_encoder(work, place, direction="text-to-image")
-    with place.bars(f"completeness {part.data}", len(chosen) + 2 * len(pairs), "images and sentences") as progress:
+    with place.bars(f"completeness {part.data}", images + 2 * len(pairs), "images and sentences") as progress:
         row, _ = compare_sentences(model, part.data, pairs, place.batch_size, progress)
     values = {"sentence pairs": row.pairs, "complete sentence first": row.complete_first}
     return {"values": {name: values[name] for name in part.measures}, "quantised": False, "documents": row.images}
@@ -378,7 +395,15 @@ def load_part_encoder(work: Prepared, place: Workplace, **settings: Any) -> Enco
     return load_encoder(work.system.encoder, work.weights.reference, device=place.device, **options)
 
 
-@keep_values
+def read_classes(part: RowPart, work: Prepared, place: Workplace) -> Iterator[tuple[Any, Any]]:
+    """The classes and the labelled images of a part; those of training too, where a probe learns from them."""
+    for split in ("test", "train") if part.task == "linear-probe" else ("test",):
+        images = load_labelled(work.corpus.name, None, place.data_dir, split)
+        yield images.classes, None
+        yield from zip(images.labels.tolist(), images.images, strict=True)
+
+
+@keep_values(read_classes)
 def measure_classification(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """Shares of images with the right class, averaged as papers do, or with a word of it among the first ones."""
 

@@ -12,7 +12,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ from lexvl_anserini.ground.progress import Progress, silent
 
 from .prepared import Need, PartCost, Prepared, RowPart, Workplace, list_needed_weights, prepare
 from .questions import SPLITS, VqaQuestion, find_folder, list_files, read_questions
-from .retrieval import keep_values, load_part_encoder
+from .retrieval import keep_values, limit_images, load_part_encoder
 from .sources import DOCUMENT_COSTS
 
 if TYPE_CHECKING:
@@ -59,7 +58,14 @@ class PairFeatures(NamedTuple):
         return np.concatenate([side if isinstance(side, np.ndarray) else side.toarray() for side in sides], axis=1)
 
 
-@keep_values
+def read_answered(part: RowPart, work: Prepared, place: Workplace) -> Iterator[tuple[Any, Any]]:
+    """The questions of both splits of a part, with their answers."""
+    folder = find_folder(place.corpora.get(part.data), place.data_dir)
+    for split in SPLITS:
+        yield from ((question, question.image) for question in read_questions(folder, split, place.data_dir))
+
+
+@keep_values(read_answered)
 def measure_vqa(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """The mean accuracy of the probe's first answer, of all questions and of each kind of answer."""
     folder = find_folder(place.corpora.get(part.data), place.data_dir)
@@ -77,12 +83,6 @@ def measure_vqa(part: RowPart, work: Prepared, place: Workplace) -> dict[str, An
             raise DataError(f"{folder}: no question of {SPLITS[1]} has the answer type {kind!r}")
         values[kind] = float(accuracies[own].mean())
     return {"values": {name: values[name] for name in part.measures}, "quantised": False, "documents": len(test)}
-
-
-def limit_images(questions: Sequence[VqaQuestion], number: int | None) -> list[VqaQuestion]:
-    """The questions about so many images, the first ones; all of them without a number."""
-    chosen = set(islice(dict.fromkeys(question.image for question in questions), number))
-    return [question for question in questions if question.image in chosen]
 
 
 def encode_questions(

@@ -39,7 +39,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import DataError, InexactScore, LexvlError, UsageError
-from lexvl_anserini.ground.files import find_mistake
+from lexvl_anserini.ground.files import find_mistake, has_all_keys
 from lexvl_anserini.ground.typed import plain
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.answering import Service
@@ -462,6 +462,9 @@ class Guard:
 
 def find_mistake_in(body: bytearray) -> str:
     """What is wrong with the keys of a body; empty if nothing, or if it is no JSON, which others say."""
+    with suppress(ValueError):
+        if has_all_keys(orjson.loads(body), body):
+            return ""
     with suppress(ValueError, IndexError):
         return find_mistake(body.decode(json.detect_encoding(body)), mend=True)
     return ""

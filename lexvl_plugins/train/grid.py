@@ -14,7 +14,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from io import BytesIO, StringIO
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from lexvl_anserini.data.yaml_files import parse_yaml
 from lexvl_anserini.ground import files
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_plugins.train import run_folder
-from lexvl_plugins.train.loop import DPI, HEIGHT, WIDTH, train
+from lexvl_plugins.train.loop import HEIGHT, WIDTH, open_figure, train
 from lexvl_plugins.train.recipe import Recipe, read_recipe
 
 TABLE, PLOT, CACHE = "grid.csv", "grid.png", "cache"
@@ -144,14 +144,7 @@ def write_table(rows: Sequence[Row], path: Path) -> None:
 
 def draw_front(rows: Sequence[Row], path: Path) -> None:
     """Draws a PNG of R@1 over FLOPS, each point with its name; a line joins those of the front."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    drawn = BytesIO()
-    with matplotlib.rc_context(matplotlib.rcParamsDefault):
-        figure = Figure(figsize=(1.5 * WIDTH, 1.2 * HEIGHT), layout="constrained")
-        FigureCanvasAgg(figure)
+    with open_figure(path, 1.5 * WIDTH, 1.2 * HEIGHT) as figure:
         axes = figure.add_subplot()
         places = [(row.figures[FLOPS], row.figures[RECALL]) for row in rows]
         front = sorted(place for place, ahead in zip(places, find_front(rows), strict=True) if ahead)
@@ -162,6 +155,3 @@ def draw_front(rows: Sequence[Row], path: Path) -> None:
         axes.set(xlabel="FLOPS: terms that a text and an image share", ylabel="text-to-image R@1")
         axes.grid(True, alpha=0.3)
         axes.legend(fontsize="small")
-        figure.savefig(drawn, format="png", dpi=DPI)
-    with files.atomic_write(path) as out:
-        out.write(drawn.getvalue())

@@ -10,7 +10,8 @@ import math
 import platform
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -399,15 +400,8 @@ PANELS = {"loss": "losses", "_terms": "active terms", "_flops": "FLOPS"}
 
 def draw_curve(log: Path, path: Path) -> None:
     """Draws a PNG with one panel for each kind of figure that the log has; equal logs give equal pixels."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     panels = make_panels([orjson.loads(line) for line in log.read_bytes().splitlines()])
-    drawn = BytesIO()
-    with matplotlib.rc_context(matplotlib.rcParamsDefault):
-        figure = Figure(figsize=(WIDTH * max(1, len(panels)), HEIGHT), layout="constrained")
-        FigureCanvasAgg(figure)
+    with open_figure(path, WIDTH * max(1, len(panels)), HEIGHT) as figure:
         for number, (title, lines) in enumerate(panels.items(), 1):
             axes = figure.add_subplot(1, len(panels), number)
             for name, points in lines.items():
@@ -415,6 +409,20 @@ def draw_curve(log: Path, path: Path) -> None:
             axes.set(title=title, xlabel="step")
             axes.grid(True, alpha=0.3)
             axes.legend(fontsize="small")
+
+
+@contextmanager
+def open_figure(path: Path, width: float, height: float) -> Iterator[Any]:
+    """Yields a figure of matplotlib, of so many inches and without settings of the user's, and writes it as a PNG."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    drawn = BytesIO()
+    with matplotlib.rc_context(matplotlib.rcParamsDefault):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure
         figure.savefig(drawn, format="png", dpi=DPI)
     with files.atomic_write(path) as out:
         out.write(drawn.getvalue())

@@ -55,22 +55,8 @@ RECIPE, DATA, LOG, WORDS = "recipe.yaml", "data.json", "log.jsonl", "words"
 STATE, OLD_STATE, MODEL, BEST = "state", "state.old", "model", "best"
 EXAMPLES, CURVE, BEST_WEIGHTS, FAILED = "examples.jsonl", "curve.png", "best.safetensors", "failed-batch.json"
 KEPT, NETWORK = "kept", "network"
-OURS: tuple[str, ...] = (
-    RECIPE,
-    DATA,
-    LOG,
-    WORDS,
-    NETWORK,
-    STORED,
-    STATE,
-    OLD_STATE,
-    KEPT,
-    MODEL,
-    BEST,
-    EXAMPLES,
-    CURVE,
-)
-OURS += (BEST_WEIGHTS, FAILED)
+OURS: tuple[str, ...] = (RECIPE, DATA, LOG, WORDS, NETWORK, STORED, STATE, OLD_STATE, KEPT, MODEL, BEST)
+OURS += (EXAMPLES, CURVE, BEST_WEIGHTS, FAILED)
 # Those of them that a process leaves that is killed while it writes.
 UNFINISHED = tuple(f"{name}*.part" for name in OURS)
 # Entries that took training steps.

@@ -57,10 +57,15 @@ def fit_positions(positions: Tensor, before: int, after: int) -> Tensor:
     """Position embeddings [1, 1 + before^2, D] of a square grid as [1, 1 + after^2, D]: bicubic, [CLS] unchanged."""
     if before == after:
         return positions
-    first, grid = positions[:, :1], positions[:, 1:]
-    grid = grid.reshape(1, before, before, -1).permute(0, 3, 1, 2)  # [1, D, G, G]
+    first, places = positions[:, :1], fit_places(positions[0, 1:], before, after)
+    return torch.cat([first, places[None].to(first.dtype)], dim=1)
+
+
+def fit_places(rows: Tensor, before: int, after: int) -> Tensor:
+    """Rows [before^2, D] of the places of a square grid as float32 [after^2, D]: bicubic."""
+    grid = rows.reshape(1, before, before, -1).permute(0, 3, 1, 2)  # [1, D, G, G]
     grid = nn.functional.interpolate(grid.float(), size=(after, after), mode="bicubic", align_corners=False)
-    return torch.cat([first, grid.permute(0, 2, 3, 1).reshape(1, after * after, -1).to(first.dtype)], dim=1)
+    return grid.permute(0, 2, 3, 1).reshape(after * after, -1)
 
 
 # The ViT of timm, which LAVIS and the original repositories use. Hugging Face's configuration gives its own value.

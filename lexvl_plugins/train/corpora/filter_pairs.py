@@ -23,6 +23,7 @@ from lexvl_anserini.data.lines import LeftOut, read_file_state
 from lexvl_anserini.data.pictures.archives import Archive, index_archive
 from lexvl_anserini.encoders.encoder import Encoder, as_dense
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.sparsify import cut
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, DataError, OnError
 from lexvl_anserini.ground.files import (
@@ -77,9 +78,8 @@ def make_scorer(encoder: Encoder, batch_size: int) -> Scorer:
 
 def compute_cosines(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
     """Cosines float32 [n] of rows [n, D]; 0 where one is zero."""
-    lengths = np.linalg.norm(images, axis=1) * np.linalg.norm(texts, axis=1)
-    products = np.einsum("nd,nd->n", images, texts)
-    return np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    cosines: np.ndarray = np.einsum("nd,nd->n", cut(images, None, True), cut(texts, None, True))
+    return cosines
 
 
 def filter_shards(

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lexvl_anserini.encoders.checkpoints.itc_layout import fit_places
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly
 from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.images.image_backbones import GridOf, ImageBackbone, load_image_backbone
@@ -33,9 +34,7 @@ def interpolate_rows(rows: Tensor, count: int, others_first: bool) -> Tensor:
     others = len(rows) - old * old
     new, first = isqrt(count - others), others if others_first else 0
     before, places, after = rows.split([first, old * old, others - first])
-    grid = places.unflatten(0, (old, old)).permute(2, 0, 1)[None]  # [1, D, old, old]
-    grid = torch.nn.functional.interpolate(grid, (new, new), mode="bicubic", align_corners=False)
-    return torch.cat([before, grid[0].flatten(1).T, after])
+    return torch.cat([before, fit_places(places, old, new), after])
 
 
 def fit_positions(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -70,10 +69,9 @@ def resize_network(backbone: ImageBackbone, side: int, folder: Path) -> ImageBac
     with quietly():
         resized.save_pretrained(str(folder))
     _, preprocessing = read_preprocessing(backbone.folder)
-    sizes: dict[str, Any] = {
-        key: {"height": side, "width": side} for key in ("size", "crop_size") if key in preprocessing
-    }
     if preprocessing:
+        square = {"height": side, "width": side}
+        sizes: dict[str, Any] = {key: square for key in ("size", "crop_size") if key in preprocessing}
         write_json(folder / "preprocessor_config.json", {**preprocessing, **sizes})
     return load_image_backbone(str(folder.absolute()))
 

@@ -43,13 +43,16 @@ def own_tables(folder: Path, monkeypatch: pytest.MonkeyPatch, first: str = "33.3
 def test_a_family_is_trained_and_then_measured(golden, tmp_path, monkeypatch):
     """The weights are what `train` makes of the recipe; another seed is another training, and a moved number is red."""
     coloured_coco(tmp_path)
-    trained = []
+    trained, validated_split = [], ["val"]
 
     def train(recipe, output, data_dir, device, overwrite, cache):
         trained.append((recipe.seed, recipe.data.corpus, recipe.data.split, output.name, cache.name))
         if not (output / "model").exists():
             output.mkdir(parents=True)
             made_stair(golden, tmp_path).rename(output / "model")
+            data = {"corpus": recipe.data.corpus, "validation": validated_split[0]}
+            written = {"recipe": {"data": data}, "validation": {"t2i_R@1": 25.0, "t2i_R@5": 50.0, "alpha_t2i_R@1": 1.0}}
+            (output / "model" / "training.json").write_text(json.dumps(written))
 
     monkeypatch.setattr("lexvl_plugins.train.loop.train", train)
     own_tables(tmp_path, monkeypatch)
@@ -70,6 +73,17 @@ def test_a_family_is_trained_and_then_measured(golden, tmp_path, monkeypatch):
     given = ["--checkpoint", f"A family={made_stair(golden, tmp_path)}"]
     code, text, said = call(*line[:-2], *given)
     assert code == 0 and text.count("not compared (other weights)") == 2 and len(trained) == 3, said
+
+    # What `train` validated of the same split answers without a run, and claims of the folder read it.
+    validated_split[0] = "test"
+    line = ["own-families", "--data-dir", tmp_path, "--output", tmp_path / "validated", "--format", "json"]
+    code, text, said = call(*line)
+    assert [cell["measured"] for cell in json.loads(text)] == [25, 50], said
+    assert not (tmp_path / "validated" / "runs").exists()
+    [part] = (tmp_path / "validated" / "parts").iterdir()
+    assert json.loads(part.read_text())["values"] == {"R@1": 0.25, "R@5": 0.5}
+    code, text, said = call(*line, "--limit", "2")
+    assert (tmp_path / "validated" / "runs").exists(), "of a part of the images nothing was validated"
 
 
 def test_a_family_needs_what_it_trains_on(tmp_path, monkeypatch):
