@@ -214,5 +214,6 @@ UNITS: Mapping[str, str] = {
 STATUSES: Mapping[str, str] = {
     "printed": "the paper prints it",
     "secondary": "another text reports that the paper prints it",
+    "reproduced": "others measured it with the published weights",
     "derived": "computed from printed numbers, or from published files",
 }

@@ -286,6 +286,44 @@ def test_a_number_that_is_printed_twice_is_the_same():
     assert sum(count > 1 for count in times.values()) > 70
 
 
+def describe_measuring(cell):
+    """How this project measures a cell: model, weights, options, and what it re-ranks or trains."""
+    system, quantity = cell.system, cell.quantity
+    weights = (system.find_checkpoint_name(quantity.data), system.trained_on, system.recipe)
+    return system.encoder, *weights, sorted(choose_options(cell).items()), system.rerank, system.protocol
+
+
+def test_a_printed_number_has_one_protocol():
+    """In whichever tables of a paper it stands, of a second source too, one measurement is compared with it."""
+    found = defaultdict(list)
+    for cell in CELLS:
+        if cell.system and cell.value is not None:
+            found[TABLES[cell.table].paper, cell.label, cell.quantity].append(cell)
+    several, apart = [cells for cells in found.values() if len(cells) > 1], []
+    for cells in several:
+        first, *others = (cell.value * 100 / SCALES.get(cell.unit, 1) for cell in cells)
+        same = [c for c, v in zip(cells[1:], others, strict=True) if abs(v - first) < 0.51 * 10 ** -min(c.decimals, 1)]
+        same += [c for c in cells[1:] if c.status == "reproduced"]
+        apart += [c for c in same if describe_measuring(c) != describe_measuring(cells[0])]
+    assert len(several) > 60 and apart == []
+    reproduced = [cell for cell in CELLS if cell.status == "reproduced"]
+    assert {(c.label, c.value) for c in reproduced} == {("V-SPLADE Quality", 49.618), ("V-SPLADE Efficient", 46.552)}
+    assert all(found[TABLES[c.table].paper, c.label, c.quantity] != [c] for c in reproduced), "none to reproduce"
+
+
+def test_one_measurement_is_compared_with_both_sources():
+    finding, verdicts = Finding({"nDCG@5": 0.4955}, 0.003), {}
+    for cell in CELLS:
+        if cell.label == "V-SPLADE Quality" and cell.quantity.data == "vidore-2":
+            row = reproduce_cell(cell, [finding] * len(list_parts(cell.quantity)))
+            verdicts[cell.table] = (round(row[8], 3), row[9])
+    assert verdicts == {
+        "v-splade-readme": (-0.004, "differs"),
+        "v-splade-mteb": (-0.068, "agrees"),
+        "v-splade-card": (-0.35, "differs"),
+    }
+
+
 # Notes of cells that this project measures, each read: the number is a measure of the row's system all the same.
 COMPARABLE = {
     "the source does not say whether captions have a prompt",
