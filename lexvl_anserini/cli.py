@@ -257,7 +257,7 @@ GONE: Mapping[str, str] = {
     "completeness": "0.4.0; lexvl interpretability --pairs",
     "concepts": "0.3.0; in a checkout: python tools/world concepts",
     "draw-pages": "0.4.0; lexvl pages searches pages of your own",
-    "linear-probe": "0.4.0; lexvl classify --by linear-probe",
+    "linear-probe": "0.4.0; lexvl classify --train IMAGES",
     "sparsity": "0.4.0; lexvl terms --sparsity",
     "zeroshot": "0.4.0; lexvl classify",
     "split": "0.4.0; lexvl tune --split-seed draws the same halves and folds",

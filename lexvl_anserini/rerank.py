@@ -30,6 +30,13 @@ def command(
     run: Annotated[Path, typer.Option("--run", help="A run that search wrote, with its manifest.")],
     output: Annotated[Path, typer.Option(help="Run to write.")],
     depth: Annotated[int, typer.Option(min=1, help="Documents of each topic that are scored again.")] = DEPTH,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="Scores in place of the run's own, such as multi-vector; --checkpoint and --tokenizer are its own.",
+            autocompletion=cli.encoder_names,
+        ),
+    ] = None,
     settings: Settings = None,
     checkpoint: MovedCheckpoint = None,
     tokenizer: MovedTokenizer = None,
@@ -41,19 +48,19 @@ def command(
     style: Style = "text",
     verbose: Verbose = False,
 ) -> None:
-    """Score the first documents of a run again by its encoder's full vectors.
+    """Score the first documents of a run again by its encoder's full vectors, or by another encoder.
 
     For svdr and vdr: both sides parametric, with a text's own tokens; for fdt: features.
 
     Example: python -m lexvl_anserini.rerank --run runs/demo.svdr.trec --output runs/demo.svdr-reranked.trec
     """
-    manifest = expect_run_manifest(run)
-    model = load_reranking_encoder(manifest, checkpoint, tokenizer, device, cli.parse_settings(settings or ()))
+    manifest, options = expect_run_manifest(run, mixed=encoder is not None), cli.parse_settings(settings or ())
+    model = load_reranking_encoder(manifest, checkpoint, tokenizer, device, options, encoder)
     source = load_run_topics(manifest, topics, data_dir)
     request = plan_rerank(run, source, model, depth)
 
     def write() -> RunManifest:
-        documents = partial(load_run_documents, manifest, model, data_dir)
+        documents = partial(load_run_documents, manifest, data_dir)
         stream = cast(Iterator[Topic], source.stream())
         lists = rerank_lists(stream, read_lists(run), model, documents, depth, batch_size)
         return write_run(output, lists, request, tag=f"{model.name}-reranked")

@@ -1,7 +1,7 @@
 """Classifies images by prompts of class names, or by a linear probe.
 
 python -m eval.analyses.classify --images pets:FOLDER
-python -m eval.analyses.classify --images pets --by linear-probe --encoder clip
+python -m eval.analyses.classify --images pets --train pets --encoder clip
 
 The linear probe is logistic regression on the vectors of images, with the protocol of CLIP (appendix A.3): L-BFGS with
 at most 1,000 iterations and an L2 penalty of strength lambda (scikit-learn's 1 / C). Lambda is chosen on held-out
@@ -11,8 +11,7 @@ to 8 steps a decade (96 over the range). The classifier that is measured is trai
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -22,7 +21,7 @@ from lexvl_anserini.ground.progress import progress_bar
 
 from .. import options
 from ..report.tables import CLASSES, COUNT, DATASET, IMAGES, SYSTEM, TOP_1, TOP_5, FieldColumn, print_records
-from .classes.class_sets import CLASS_SETS, load_labelled, read_classes
+from .classes.class_sets import load_labelled, read_classes
 from .classes.classification import measure_accuracies, rank_images, run_linear_probe
 
 MEASURED = (IMAGES, CLASSES, FieldColumn("mean over", "mean_over"), TOP_1, TOP_5)
@@ -31,35 +30,18 @@ PROBE = FieldColumn("trained on", "trained_on", COUNT), FieldColumn("lambda", "s
 PROBE_ACCURACIES = (SYSTEM, DATASET, *PROBE, *MEASURED)
 
 
-@dataclass(frozen=True)
-class ClassifierOptions:
-    """How images are classified."""
-
-    by: Annotated[
-        Literal["zero-shot", "linear-probe"],
-        typer.Option(help="By prompts that name the classes, or by logistic regression on vectors of training images."),
-    ] = "zero-shot"
-    templates: Annotated[
-        list[str] | None,
-        typer.Option("--template", help="zero-shot: a prompt with {} for the class; repeatable. Default: CLIP's."),
-    ] = None
-    train: Annotated[
-        str | None, typer.Option(help="linear-probe: images to train on, named as --images; default the set's own.")
-    ] = None
-
-    def check(self, images: str) -> None:
-        """Raises UsageError for options of the other way, and for a probe without images to train on."""
-        if (self.by == "zero-shot" and self.train) or (self.by == "linear-probe" and self.templates):
-            raise UsageError("--template is of --by zero-shot, --train of --by linear-probe")
-        if self.by == "linear-probe" and not self.train and images.partition(":")[0] not in CLASS_SETS:
-            raise UsageError(f"{images} is no known set with images to train on; name some with --train")
-
-
 @expand_options
 def command(
     images: options.ClassifiedImages,
     encoder: options.ImageEncoderOptions,
-    classifier: ClassifierOptions,
+    templates: Annotated[
+        list[str] | None,
+        typer.Option("--template", help="Zero-shot: a prompt with {} for the class; repeatable. Default: CLIP's."),
+    ] = None,
+    train: Annotated[
+        str | None,
+        typer.Option(help="A linear probe, trained on these images, named as --images; a set's name for its own."),
+    ] = None,
     classes: options.ClassFile = None,
     data_dir: DataDir = None,
     on_error: options.OnUnreadable = "fail",
@@ -70,15 +52,15 @@ def command(
 
     Example: python -m eval.analyses.classify --images pets --template "a photo of a {}, a type of pet."
     """
-    classifier.check(images)
+    if train and templates:
+        raise UsageError("--template is for zero-shot classification, --train for a linear probe; leave out one")
     policy, named = OnError(on_error), read_classes(classes) if classes else None
-    probes = classifier.by == "linear-probe"
-    training = load_labelled(classifier.train or images, named, data_dir, "train") if probes else None
+    training = load_labelled(train, named, data_dir, "train") if train else None
     labelled = load_labelled(images, training.classes if training else named, data_dir)
-    labelled = labelled.with_templates(classifier.templates or ())
+    labelled = labelled.with_templates(templates or ())
     model = encoder.load()
     others = training.images if training else [prompt for texts in labelled.classes.prompts() for prompt in texts]
-    with progress_bar(classifier.by, len(labelled.images) + len(others), "items") as advance:
+    with progress_bar("classify", len(labelled.images) + len(others), "items") as advance:
         if training:
             probed = run_linear_probe(model, training, labelled, encoder.batch_size, advance, policy)
             print_records(probed, PROBE_ACCURACIES, output_format)

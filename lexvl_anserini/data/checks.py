@@ -165,8 +165,9 @@ def parse_weights(vector: Any, where: str, tokens: bool = False) -> dict[str, fl
     values = weights.values()
     kinds = set(map(type, values))
     if values and (not kinds <= NUMBERS or min(values) < 0 or max(values) >= HUGE):
-        term = next(t for t, w in weights.items() if type(w) not in NUMBERS or not 0 <= w < HUGE)
-        raise DataError(f"{where}: weight {show_id(weights[term])} of term {show_id(term)}, expected 0 or more")
+        term, bad = next((t, w) for t, w in weights.items() if type(w) not in NUMBERS or not 0 <= w < HUGE)
+        found = "null, NaN or infinite" if bad is None else show_id(bad)  # as JSON lines are read
+        raise DataError(f"{where}: weight {found} of term {show_id(term)}, expected a finite number, 0 or more")
     whole = float in kinds and all(float(weight).is_integer() for weight in values)
     return {term: int(weight) for term, weight in weights.items()} if whole else weights
 

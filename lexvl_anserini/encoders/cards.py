@@ -41,7 +41,8 @@ class Card:
         lengths: the options that limit tokens: two names are the limits of documents and of queries, one name is the
             limit of all texts.
         example: the options of `encode` in the encoder's example; default: a corpus of its modalities and its first
-            checkpoint. Where a packaged checkpoint works, the example uses it. Names in capitals are placeholders.
+            checkpoint. Where a packaged checkpoint works, the example uses it. Names in capitals are placeholders. One
+            that begins with `python` is a whole command, of an encoder that encodes no corpus.
         rerank_options: options that `rerank` changes. VDR: both towers parametric, with a text's own tokens besides
             the top k, as the reference re-ranks.
     """

@@ -62,8 +62,10 @@ def read_meanings(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def build_example(name: str) -> str:
-    """A command that encodes a corpus with the encoder."""
+    """A command that encodes a corpus with the encoder, or the whole command of its card."""
     card = CARDS[name]
+    if card.example and card.example.startswith("python"):
+        return card.example
     corpus = "coco" if card.reads_images else "demo"
     checkpoint = f" --checkpoint {card.checkpoints[0]}" if card.checkpoints else ""
     return f"python -m lexvl_anserini.encode --encoder {name} {card.example or f'--corpus {corpus}{checkpoint}'}"

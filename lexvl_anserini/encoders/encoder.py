@@ -1,8 +1,9 @@
 """Encoders: a query tower and a document tower, whatever the model; and what a caller may give them.
 
-Three kinds exist: "impact" (lexical vectors for an inverted index), "dense" (vectors for FAISS) and "text" (plain text
-for BM25). `Tower` is what all towers have; `LexicalSide` and `DenseSide` add the vectors of their kind. The towers
-themselves are in `parts/` (`LexicalTower`, `BagTower`, `DenseTower`) and in the modules of a few encoders.
+Kinds: "impact" (lexical vectors for an inverted index), "dense" (vectors for FAISS), "text" (plain text for BM25) and
+"multi-vector" (a vector per token, which `rerank` compares and nothing stores). `Tower` is what all towers have;
+`LexicalSide` and `DenseSide` add the vectors of their kind. The towers themselves are in `parts/` (`LexicalTower`,
+`BagTower`, `DenseTower`) and in the modules of a few encoders.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.ground.records import Vocabulary
 
-Kind = Literal["impact", "dense", "text"]
+Kind = Literal["impact", "dense", "text", "multi-vector"]
 # CSR [n, V] float32 (lexical) or float32 [n, D] (dense).
 Vectors: TypeAlias = "sparse.csr_matrix | np.ndarray"
 Shown: TypeAlias = bool | None  # `show_progress_bar`
@@ -77,7 +78,7 @@ class Tower(InputReader, Protocol):
 
     @property
     def kind(self) -> Kind:
-        """What the tower gives: "impact" (`LexicalSide`), "dense" (`DenseSide`) or "text" (no vectors)."""
+        """What the tower gives: "impact" (`LexicalSide`), "dense" (`DenseSide`), "multi-vector" or "text"."""
         ...
 
 

@@ -17,7 +17,7 @@ import orjson
 from lexvl_anserini.data.checks import parse_weights
 from lexvl_anserini.data.dataset import Dataset, get_family, load_reference
 from lexvl_anserini.data.lines import Line, get_plain_suffix, log_once, parse_object, read_lines
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.files import compute_sha256, read_json
 from lexvl_anserini.ground.manifest import Manifest, name_manifest
 from lexvl_anserini.ground.quantise import CsrRows, Quantiser
@@ -119,6 +119,7 @@ def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path |
     """Streams encoded queries `{"id", "contents", "vector": {term: weight}}`, as `encode --topics` writes them.
 
     The manifest beside them is compared with the index's; without `vocab.txt` of the index, terms are not checked.
+    One weight with a fraction makes all weights of a file floats, which are quantised.
     """
     if manifest.kind != "impact":
         raise UsageError(f"{path}: encoded lexical queries, but {index} is {manifest.kind}")
@@ -130,9 +131,11 @@ def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path |
             what = f"encoded with {part} {str(value)[:60]}, {index} was built with {str(expected)[:60]}"
             raise ArtefactError(f"{path}: {what}; encode the topics again")
     known = set(read_known_terms(vocabulary, manifest)) if vocabulary else None
+    # Those with a quantiser are integers, and not read twice.
+    floats = FloatQueries(manifest) if not theirs.quantiser and has_fraction(path) else None
     seen: set[str] = set()
     for line in read_lines(path):
-        query = _parse_query(line, manifest)
+        query = _parse_query(line, floats)
         if query.query_id in seen:
             raise DataError(f"{line.where}: query id {query.query_id!r} a second time; ids must be distinct")
         seen.add(query.query_id)
@@ -143,6 +146,47 @@ def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path |
         yield query
     if not seen:
         raise DataError(f"{path}: no query in it")
+    if floats:
+        floats.log(path)
+
+
+def has_fraction(path: Path) -> bool:
+    """Whether a weight in a file of encoded queries is no whole number; 13.0 is one."""
+    vectors = (parse_weights(parse_object(line).get("vector"), line.where, tokens=True) for line in read_lines(path))
+    return any(float in map(type, vector.values()) for vector in vectors)
+
+
+class FloatQueries:
+    """Quantises queries of another encoder as the index quantises its own, and sums up what that loses."""
+
+    def __init__(self, manifest: Manifest):
+        self.quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else Quantiser()
+        self.max_impact = manifest.counts.max_impact
+        self.queries, self.weights, self.dropped, self.clipped, self.loss = 0, 0, 0, 0, 0.0
+
+    def quantise(self, vector: Mapping[str, float], where: str) -> Mapping[str, int]:
+        """The integer weights of one query, which is not empty."""
+        import numpy as np
+
+        size, floats = len(vector), np.array([*vector.values()], np.float64)
+        rows = CsrRows(floats, np.arange(size), np.array([0, size]), (1, size))
+        try:
+            quantised = self.quantiser.queries(rows, self.max_impact)
+        except LexvlError as error:
+            raise DataError(f"{where}: {error}") from error
+        whole, unit = np.zeros(size), floats / floats.max()  # the squares of tiny weights would be 0
+        whole[quantised.impacts.indices] = quantised.impacts.data
+        lengths = np.linalg.norm(unit) * np.linalg.norm(whole)
+        self.loss = max(self.loss, 1 - float(unit @ whole / lengths) if lengths else 1.0)
+        self.queries, self.weights = self.queries + 1, self.weights + size
+        self.clipped, self.dropped = self.clipped + quantised.clipped, self.dropped + quantised.dropped
+        return quantised.by_term([*vector])[0]
+
+    def log(self, path: Path) -> None:
+        """Says once what quantising lost; the loss of a query is 1 - the cosine of its floats and its integers."""
+        how = f"{self.queries:,} queries are quantised as the index's are ({self.quantiser.query.scheme})"
+        lost = f"of {self.weights:,} weights {self.dropped:,} became 0 and {self.clipped:,} were cut"
+        log_once(f"{path}: weights have fractions; {how}; {lost}; greatest loss of a query {self.loss:.2g}")
 
 
 def find_topic_source(
@@ -250,20 +294,14 @@ def find_vocabulary_file(index: Path, manifest: Path | None) -> Path | None:
     return path if path.is_file() else None
 
 
-def _parse_query(line: Line, manifest: Manifest) -> ImpactQuery:
-    import numpy as np
-
+def _parse_query(line: Line, floats: FloatQueries | None) -> ImpactQuery:
     row, where = parse_object(line), line.where
     weights = parse_weights(row.get("vector"), where, tokens=True)
     vector: Mapping[str, float] = {term: weight for term, weight in weights.items() if weight}
     query_id = str(key) if type(key := row.get("id")) in (str, int) else ""
     if query_id.split() != [query_id]:
         raise DataError(f"{where}: id {key!r}, expected a text without white space")
-    if float in map(type, vector.values()):
-        quantiser, size = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else Quantiser(), len(vector)
-        rows = CsrRows(np.array([*vector.values()]), np.arange(size), np.array([0, size]), (1, size))
-        vector = quantiser.queries(rows, manifest.counts.max_impact).by_term([*vector])[0]
-        log_once(f"{line.path}: weights that are not whole are quantised, each query as those of the index are")
+    vector = floats.quantise(vector, where) if floats and vector else vector
     for term, weight in vector.items():
         if not 1 <= weight < SCORE_LIMIT:
             expected = f"expected an integer from 1 to {SCORE_LIMIT - 1:,}"

@@ -19,16 +19,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
 from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.topics import read_topics
-from lexvl_anserini.encoders.cards import CARDS
-from lexvl_anserini.encoders.encoder import Encoder, encode_inputs
-from lexvl_anserini.encoders.loading import load_encoder_from
+from lexvl_anserini.encoders.cards import CARDS, make_direction_option
+from lexvl_anserini.encoders.encoder import DenseSide, Encoder, ReadsImages, encode_inputs
+from lexvl_anserini.encoders.loading import load_encoder, load_encoder_from
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import (
@@ -131,9 +131,11 @@ def read_candidate_vectors(encoder: WeightedEncoder, rows: Mapping[str, int], ba
 
 
 def vectors(tower: Any, inputs: Iterable[Any], batch_size: int) -> Any:
-    """float32 [n, D] of a dense tower, CSR [n, V] of a lexical one."""
+    """float32 [n, D] of a dense tower, CSR [n, V] of a lexical one; else what `@` compares with a query."""
     if tower.kind == "text":
         raise UsageError("bm25 has no vectors to score with; mix its run with python -m lexvl_anserini.fuse")
+    if tower.kind == "multi-vector":
+        return cast(DenseSide, tower).vectors(list(inputs), batch_size)
     return encode_inputs(tower, list(inputs), batch_size)
 
 
@@ -161,7 +163,7 @@ def load_run_encoder(
     run = expect_run_manifest(path)
     vocabulary = None if shards is None else read_manifest(shards).vocabulary_digest
     model = load_encoder_from(load_own_encoder(run), device=device, vocabulary=vocabulary)
-    return WeightedEncoder(model, weight, partial(load_run_documents, run, model, data_dir), shards)
+    return WeightedEncoder(model, weight, partial(load_run_documents, run, data_dir), shards)
 
 
 def load_own_encoder(run: RunManifest) -> EncoderRef:
@@ -170,7 +172,7 @@ def load_own_encoder(run: RunManifest) -> EncoderRef:
     return EncoderRef({**run.encoder, "options": options})
 
 
-def load_run_documents(run: RunManifest, model: Encoder, data_dir: str | None) -> Iterator[Document]:
+def load_run_documents(run: RunManifest, data_dir: str | None) -> Iterator[Document]:
     """The documents of a run, read again; the last one is followed by a comparison with what was encoded.
 
     Pictures that differ are a warning: those of a corpus that was encoded in parts have a digest of their parts.
@@ -181,28 +183,28 @@ def load_run_documents(run: RunManifest, model: Encoder, data_dir: str | None) -
         yield from dataset.documents()
         return
     with FileDigests() as files:
-        # Whether the shards stored metadata, which the digest then covers, no run says.
-        both = [CoveredDigest(Covered(model.document, metadata, files)) for metadata in (False, True)]
-        both = both if corpus.contents and not corpus.part else []
+        # Whether pictures were encoded, and metadata stored, which the digest then covers, no run says.
+        kinds = ((True, False), (True, True), (False, True)) if corpus.contents and not corpus.part else ()
+        digests = {kind: CoveredDigest(Covered(ReadsImages(), kind[1], files)) for kind in kinds}
         for document in digest_documents(dataset.documents(), texts):
-            for contents in both:
-                contents.add([document])
+            for (pictures, _), contents in digests.items():
+                contents.add([document if pictures else document._replace(image=None)])
             yield document
     if texts.hexdigest() != corpus.digest:
         raise ArtefactError(
             f"{corpus.name}: its documents changed since they were encoded (digest {texts.hexdigest()[:12]} found, "
             f"{corpus.digest[:12]} in the run's manifest); encode, index and search them again"
         )
-    if both and corpus.contents not in {contents.hexdigest() for contents in both}:
+    if digests and corpus.contents not in {contents.hexdigest() for contents in digests.values()}:
         log.warning("%s: pictures or vectors changed since they were encoded, or were encoded in parts", corpus.name)
 
 
-def expect_run_manifest(path: Path) -> RunManifest:
-    """The manifest beside a run, which names one encoder."""
+def expect_run_manifest(path: Path, mixed: bool = False) -> RunManifest:
+    """The manifest beside a run, which names one encoder, unless it may be mixed."""
     run = read_run_manifest(path)
     if run is None:
         raise ArtefactError(f"{path}: no manifest beside it that names its encoder; make the run with search")
-    if run.mixes:
+    if run.mixes and not mixed:
         raise UsageError(
             f"{path}: a mixture of {len(run.encoder.options['runs'])} runs, which has no encoder to score with; give "
             "the runs that it was made of"
@@ -286,17 +288,25 @@ def filter_above(first: RankedList, rest: RankedList) -> RankedList:
 
 
 def load_reranking_encoder(
-    run: RunManifest, checkpoint: str | None, tokenizer: str | None, device: str, settings: Mapping[str, Any]
+    run: RunManifest,
+    checkpoint: str | None,
+    tokenizer: str | None,
+    device: str,
+    settings: Mapping[str, Any],
+    encoder: str | None = None,
 ) -> Encoder:
-    """The encoder of a run with the options for re-ranking (`rerank_options` of its card) and the user's settings."""
-    own = CARDS[name].rerank_options if (name := run.encoder.name) in CARDS else {}
+    """The encoder of a run, or another, with the options of its card for re-ranking and the user's settings."""
+    own = CARDS[name].rerank_options if (name := encoder or run.encoder.name) in CARDS else {}
+    if encoder is not None:
+        options = {**make_direction_option(encoder, run.corpus.direction or "text-to-text"), **own, **settings}
+        return load_encoder(encoder, checkpoint, tokenizer, device=device, **options)
     # No vocabulary: it may differ from the index's.
     return load_encoder_from(load_own_encoder(run), checkpoint, tokenizer, device, {**own, **settings})
 
 
 def plan_rerank(path: Path, topics: TopicSource, model: Encoder, depth: int) -> RunManifest:
     """The manifest of a re-ranked run: its encoder and depth, and the encoder and the digest of the first search."""
-    run = expect_run_manifest(path)
+    run = expect_run_manifest(path, mixed=True)
     first = {"depth": depth, "encoder": dict(run.encoder), **describe_other_topics(run, topics)}
     index = f"{run.index}+{compute_sha256(path)[:NAMED]}"
     encoder = EncoderRef({**model.identity(), "reranks": first})

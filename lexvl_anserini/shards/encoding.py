@@ -23,7 +23,7 @@ import orjson
 from lexvl_anserini.data.checks import CorpusSummary, check_corpus, pack_document, pack_field
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.encoders.encoder import Encoder, Tower, encode_inputs
+from lexvl_anserini.encoders.encoder import Encoder, InputReader, encode_inputs
 from lexvl_anserini.ground.errors import FAIL, DataError, LexvlError, OnError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
@@ -149,7 +149,7 @@ class Covered:
     The tower reads the documents; `files` has the digests of pictures and of tables of vectors.
     """
 
-    tower: Tower
+    tower: InputReader
     metadata: bool
     files: FileDigests
 

@@ -69,6 +69,8 @@ class Layout:
 
     def fit_kind(self, kind: str) -> Layout:
         """The layout for shards of that kind: dense shards are always parquet, text shards always jsonl."""
+        if kind == "multi-vector":
+            raise UsageError("no index holds a vector per token; search with another encoder, then rerank --encoder")
         shard_format = {"dense": "parquet", "text": "jsonl"}.get(kind, self.shard_format)
         return replace(self, shard_format=shard_format, compress=self.compress and shard_format == "jsonl")
 

@@ -1,4 +1,4 @@
-"""PDFs and scans: their pages, the words on them (OCR), V-SPLADE, and ViDoRe."""
+"""PDFs and scans: their pages, the words on them (OCR), V-SPLADE, late interaction, and ViDoRe."""
 
 from __future__ import annotations
 
@@ -21,4 +21,11 @@ V_SPLADE = Card(
     licence="Apache-2.0",
     lengths=("text_max_length",),
     example="--corpus folder:pages --checkpoint naver/v-splade-quality",
+)
+MULTI_VECTOR = Card(
+    loader="lexvl_plugins.pages.multi_vector:load_multi_vector",
+    paper="Khattab and Zaharia, ColBERT, SIGIR 2020 (arXiv 2004.12832); Faysse et al., ColPali, ICLR 2025 (2407.01449)",
+    modalities=CROSS_MODAL,
+    checkpoints=("lightonai/GTE-ModernColBERT-v1", "colbert-ir/colbertv2.0", "vidore/colpali-v1.3-hf"),
+    example="python -m lexvl_anserini.rerank --encoder multi-vector --checkpoint FOLDER --run RUN --output RERANKED",
 )

@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from operator import attrgetter
 from types import SimpleNamespace
 
 import numpy as np
@@ -161,19 +162,19 @@ def test_documents_that_changed_since_they_were_encoded(invoke, first, corpus, t
 
 
 def test_pictures_that_changed_since_they_were_encoded(tmp_path, caplog):
-    """One line: their digest is another where a corpus was encoded in parts. Metadata may be in the digest or not."""
-    picture, tower = tmp_path / "a.png", SimpleNamespace(read=lambda document: document.image)
+    """One line: their digest is another where a corpus was encoded in parts. It covers pictures or metadata."""
+    picture = tmp_path / "a.png"
     picture.write_bytes(b"1")
-    model, dataset = SimpleNamespace(document=tower), load_dataset(f"pictures:{tmp_path}")
-    for metadata in (False, True):
+    dataset = load_dataset(f"pictures:{tmp_path}")
+    for metadata, reads in ((True, "title"), (False, "image"), (True, "image")):
         with FileDigests() as files:
-            summary = WholeCorpus(dataset).check(Covered(tower, metadata, files))
+            summary = WholeCorpus(dataset).check(Covered(SimpleNamespace(read=attrgetter(reads)), metadata, files))
         about = {"name": dataset.name, "digest": summary.digest, "contents": summary.contents}
         ran = RunManifest("t", "", "", None, about, {"name": "x"}, {}, "index", 3, remove_query=False)
         caplog.clear()
-        assert [d.doc_id for d in load_run_documents(ran, model, None)] == ["a.png"] and not caplog.messages
+        assert [d.doc_id for d in load_run_documents(ran, None)] == ["a.png"] and not caplog.messages
     picture.write_bytes(b"2")
-    assert len(list(load_run_documents(ran, model, None))) == 1
+    assert len(list(load_run_documents(ran, None))) == 1
     assert "pictures or vectors changed since they were encoded, or were encoded in parts" in caplog.text
 
 

@@ -21,9 +21,10 @@ from lexvl_anserini.encoders.encoder import read_topic, read_topic_image
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.files import compute_sha256, open_gzip, read_json, write_json
 from lexvl_anserini.ground.manifest import Manifest, RunManifest, name_manifest, read_manifest, read_run_manifest
+from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic, Vocabulary
 from lexvl_anserini.queries.clauses import Term, TreeQuery
-from lexvl_anserini.queries.query_source import find_topic_source
+from lexvl_anserini.queries.query_source import FloatQueries, find_topic_source
 from lexvl_anserini.runs.trec import is_finished, read_run, write_run
 from lexvl_anserini.search import command
 from lexvl_anserini.searching import searcher
@@ -294,12 +295,39 @@ def test_weights_of_queries_however_they_are_spelt(index: Path, tmp_path: Path, 
     assert a == b and a
 
 
+def test_one_fraction_makes_all_weights_of_a_file_floats(
+    index: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """(2, 1) becomes (255, 127.5), rounded to even: d1 has 3 x 255 + 128. (.5, .0001) becomes (255, .051)."""
+    caplog.set_level("INFO")
+    rows, queries, run = [{"id": "a", "vector": {"dog": 2, "cat": 1}}], tmp_path / "q.jsonl", tmp_path / "run"
+    for further, score in ([], 7), ([{"id": "b", "vector": {"dog": 0.5, "cat": 0.0001}}], 893):
+        queries.write_bytes(jsonl([*rows, *further]))
+        invoke("--index", index, "--topics", queries, "--output", run, "--overwrite")
+        assert ("a", "d1", score) in [(hit.query_id, hit.doc_id, hit.score) for hit in read_run(run)]
+    lost = "of 4 weights 1 became 0 and 0 were cut; greatest loss of a query 1.2e-06"
+    what = f"{queries}: weights have fractions; 2 queries are quantised as the index's are (peak); {lost}"
+    assert caplog.messages.count(what) == 1
+    naver = replace(read_manifest(index), quantiser=Quantiser.named("naver").to_json())
+    with pytest.raises(DataError, match="q.jsonl line 3: an impact of 100000050 reaches"):
+        FloatQueries(naver).quantise({"dog": 1000000.5}, "q.jsonl line 3")
+
+
 @pytest.mark.parametrize(
     ("row", "beside", "message"),
     [
         ({"id": "b", "vector": {"lion": 1}}, None, "line 2: term 'lion' is not in the vocabulary of"),
         ({"id": "b", "vector": {"dog": 1 << 24}}, None, "line 2: weight 16777216 of term 'dog', expected an integer"),
-        ({"id": "b", "vector": {"dog": -1.5}}, None, "line 2: weight -1.5 of term 'dog', expected 0 or more"),
+        (
+            {"id": "b", "vector": {"dog": -1.5}},
+            None,
+            "line 2: weight -1.5 of term 'dog', expected a finite number",
+        ),
+        (
+            {"id": "b", "vector": {"dog": float("nan")}},
+            None,
+            "line 2: weight null, NaN or infinite of term 'dog'",
+        ),
         ({"id": "b", "vector": [1]}, None, r"line 2: vector \[1\], expected an object"),
         ({"id": "b c", "vector": {}}, None, "line 2: id 'b c', expected a text without white space"),
         ({"id": "a", "vector": {}}, None, "line 2: query id 'a' a second time"),
