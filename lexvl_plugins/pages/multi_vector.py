@@ -21,7 +21,6 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import (
     MODULES_FILE,
     check_part,
     check_types,
-    get_class_name,
     read_modules,
 )
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsImages, ReadsTexts
@@ -159,12 +158,13 @@ def load_multi_vector(source: Source, direction: Direction = "text-to-image") ->
 
 def refuse_others(checkpoint: Checkpoint) -> None:
     """Refuses models of other kinds, to which the library would add a projection with random weights."""
-    path = checkpoint.folder / ABOUT_FILE
-    described = path.is_file() or (checkpoint.folder / MODULES_FILE).is_file()
-    about = read_json(path, "model description", CheckpointError) if path.is_file() else {}
-    architectures = checkpoint.config().get("architectures") or ["unknown"]
-    kind = about.get("model_type") or "SentenceTransformer" if described else str(architectures[0])
-    if kind in KINDS or kind == "HF_ColBERT" or (not described and kind.endswith("ForRetrieval")):
+    path, kind = checkpoint.folder / ABOUT_FILE, ""
+    if path.is_file():
+        kind = str(read_json(path, "model description", CheckpointError).get("model_type") or "")
+    if not kind and (checkpoint.folder / MODULES_FILE).is_file():
+        kind = "SentenceTransformer"  # older versions write no kind
+    kind = kind or str((checkpoint.config().get("architectures") or ["unknown"])[0])
+    if kind in KINDS or kind == "HF_ColBERT" or kind.endswith("ForRetrieval"):
         return
     expected = f"expected a model of vectors per token ({', '.join(KINDS)})"
     remedy = f"; load it with --encoder {OTHERS[kind]}" if kind in OTHERS else ""
@@ -178,5 +178,5 @@ def check_folder(folder: Path) -> None:
     modules = read_modules(folder) if (folder / MODULES_FILE).is_file() else []
     check_types([part.kind for part in modules if part.kind not in OWN_MODULES], folder / MODULES_FILE)
     for part in modules:
-        for network in check_part(part._replace(kind=get_class_name(part.kind))):
+        for network in check_part(part):
             check_model(transformers.AutoModel, network.folder)

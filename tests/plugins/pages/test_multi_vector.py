@@ -2,13 +2,17 @@
 
 import json
 from functools import partial
+from threading import Lock
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from corpus_folders import write_beir
+from PIL import Image
 from tiny_encoders import made_dense
 
 from lexvl_anserini.encode import command as encode
+from lexvl_anserini.encoders.encoder import OtherModality
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.manifest import RunManifest, read_run_manifest
@@ -18,7 +22,7 @@ from lexvl_anserini.runs.fusion import Fusion, build_fused_manifest
 from lexvl_anserini.runs.order import in_order
 from lexvl_anserini.runs.trec import read_lists, read_run, write_run
 from lexvl_anserini.searching.rescoring import load_run_encoder, rerank_lists
-from lexvl_plugins.pages.multi_vector import NO_TOKENS, TokenVectors
+from lexvl_plugins.pages.multi_vector import NO_TOKENS, ImageTokens, TokenVectors
 from tests.invoking import invoked
 
 BERT = "splade/ckpt_bert"
@@ -76,6 +80,18 @@ def test_maxsim_by_hand():
     query = np.array([[1.0, 0.0], [0.0, 2.0]])
     assert (vectors @ query).tolist() == [11, -3, NO_TOKENS] and (vectors[[1, 0]] @ query).tolist() == [-3, 11]
     assert len(vectors) == 3 and len(vectors[2]) == 0 and vectors.astype(np.float32)[0].dtype == np.float32
+
+
+def test_images_are_decoded_for_the_model(tmp_path):
+    """In the order of the inputs, some at a time; the stand-in for a model returns the size of each as one token."""
+    for width in range(1, 36):
+        Image.new("RGB", (width, 2)).save(tmp_path / f"{width}.png")
+    model = SimpleNamespace(encode_document=lambda images, **options: [np.array([image.size]) for image in images])
+    tower = ImageTokens(model, Lock(), "document")
+    paths = [tower.read(Document("d", image=str(tmp_path / f"{width}.png"))) for width in range(35, 0, -1)]
+    assert [row.tolist() for row in tower.vectors(paths).rows] == [[[width, 2]] for width in range(35, 0, -1)]
+    with pytest.raises(OtherModality, match="document 'd' has no image"):
+        tower.read(Document("d", text="dog"))
 
 
 @pytest.fixture
