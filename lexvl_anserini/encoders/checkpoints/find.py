@@ -123,7 +123,14 @@ def resolve_inside(folder: Path, name: str, where: str) -> Path:
     """The path of a file or folder of a checkpoint that another of its files, `where`, names."""
     if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/") or "\0" in name:
         raise CheckpointError(f"{where}: names {name!r:.80}, expected a name inside {folder}")
-    return folder / name
+    return refuse_special(folder / name)
+
+
+def refuse_special(path: Path) -> Path:
+    """Returns the path of a file, a folder or nothing; refuses a pipe and a device."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise CheckpointError(f"{path}: neither a file nor a folder; a pipe or a device may have no end")
+    return path
 
 
 @dataclass(frozen=True)
@@ -178,7 +185,7 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
     path = expand_path(reference)
     if path.is_dir():
         for file in list_model_files(list_names(path), weights):
-            refuse_pointer(path / file, error=CheckpointError)
+            refuse_pointer(refuse_special(path / file), error=CheckpointError)
         return Checkpoint(str(path.resolve()), path, weights)
     if path.exists():
         # A checkpoint by itself (Lightning, LAVIS, FDT); without `weights`, any file.
@@ -212,8 +219,8 @@ def combine_digests(checkpoint: Checkpoint | None, others: Mapping[str, Checkpoi
 
 
 def list_names(folder: Path) -> Iterator[str]:
-    """The names of all files in a folder and its subfolders, relative to it."""
-    return (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    """The names of all that a folder and its subfolders have, relative to it, but folders and dangling links."""
+    return (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.exists() and not path.is_dir())
 
 
 def compute_content_sha256(path: Path) -> str:
