@@ -27,7 +27,7 @@ from lexvl_anserini.ground.errors import ArtefactError, BusyError, DataError, Le
 
 # Errors of an output that cannot be written for a reason other than space: permissions, or a file of the same name.
 UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
-UNWRITABLE |= {errno.ENAMETOOLONG, errno.ELOOP}
+UNWRITABLE |= {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTEMPTY}
 
 # Errors of writing that libraries in other languages quote: Java by their text, Rust by their number.
 QUOTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)

@@ -281,6 +281,17 @@ def test_where_names_cannot_be_swapped_a_failure_gives_the_older_folder_its_name
     assert content(tmp_path / "out") == b"older" and names(tmp_path) == ["out"]
 
 
+def test_where_names_cannot_be_swapped_a_folder_that_another_process_makes_meanwhile_stays(tmp_path, monkeypatch):
+    path, real = tmp_path / "out", Path.rename
+    with folder_of_one(path) as out:
+        out.write(b"older")
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: UNSWAPPED)
+    monkeypatch.setattr(Path, "rename", lambda *names: (real(*names), write_texts(path, {"mine": "mine"})))
+    with pytest.raises(ArtefactError, match=r"out: cannot be written \(Directory not empty\)"), folder_of_one(path):
+        pass
+    assert names(path) == ["mine"] and content(tmp_path / "out.lexvl.old") == b"older"
+
+
 def test_an_output_of_another_kind_is_refused_before_any_work(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
