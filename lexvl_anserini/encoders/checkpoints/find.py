@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, describe_error, refuse_pointer
-from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder, read_json
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, read_json
 from lexvl_anserini.ground.machine import expand_path, find_package
 from lexvl_anserini.ground.manifest import PLACES
 
@@ -341,19 +341,17 @@ def _download(name: str, revision: str | None, listing: Listing, weights: bool) 
 
     storage = _get_storage(name)
     snapshot = storage / "snapshots" / listing.commit
-    with disk_errors(storage):
-        make_folder(storage / "blobs")
-        with exclusive(storage / "blobs", wait=True):
-            remove_others(snapshot, {file.name for file in listing.files}, weights)
-            if not all((snapshot / file.name).is_file() for file in listing.files):
-                patterns = [escape(file.name) for file in listing.files]
-                snapshot_download(name, revision=listing.commit, allow_patterns=patterns)
-            for file in listing.files:
-                _check_file(f"{name}@{listing.commit}", snapshot, file.name, file.digest)
-            reference = storage / "refs" / (revision or MAIN)
-            if revision != listing.commit and not (reference.is_file() and reference.read_text() == listing.commit):
-                with atomic_write(reference) as out:
-                    out.write(listing.commit.encode())
+    with disk_errors(storage), exclusive(storage / "blobs", wait=True):
+        remove_others(snapshot, {file.name for file in listing.files}, weights)
+        if not all((snapshot / file.name).is_file() for file in listing.files):
+            patterns = [escape(file.name) for file in listing.files]
+            snapshot_download(name, revision=listing.commit, allow_patterns=patterns)
+        for file in listing.files:
+            _check_file(f"{name}@{listing.commit}", snapshot, file.name, file.digest)
+        reference = storage / "refs" / (revision or MAIN)
+        if revision != listing.commit and not (reference.is_file() and reference.read_text() == listing.commit):
+            with atomic_write(reference) as out:
+                out.write(listing.commit.encode())
     return snapshot
 
 
