@@ -81,7 +81,7 @@ VALIDATED: Mapping[str, Mapping[str, str]] = {
     "dense-crossmodal": {"": ""},
     "fdt": {"space=features": ""},
     "joint": {"": ""},
-    "stair": {"": "", "text_encoder_free=True": "alpha_"},
+    "stair": {"": "", "text_encoder_free=true": "alpha_"},
     "vdr-crossmodal": {"": "", "mode=alpha": "alpha_"},
 }
 DIRECTIONS = {"text-to-image": "t2i_", "image-to-text": "i2t_"}
