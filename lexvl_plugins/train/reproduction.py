@@ -81,6 +81,7 @@ VALIDATED: Mapping[str, Mapping[str, str]] = {
     "dense-crossmodal": {"": ""},
     "fdt": {"space=features": ""},
     "joint": {"": ""},
+    "lexlip": {"": ""},
     "stair": {"": "", "text_encoder_free=true": "alpha_"},
     "vdr-crossmodal": {"": "", "mode=alpha": "alpha_"},
 }
