@@ -33,7 +33,7 @@ import orjson
 from lexvl_anserini.data.lines import choose_files
 from lexvl_anserini.data.pictures.images import count_usable_cores
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.files import compute_sha256, disk_errors, exclusive, make_folder, read_json, write_json
+from lexvl_anserini.ground.files import compute_sha256, disk_errors, exclusive, read_json, write_json
 from lexvl_anserini.ground.machine import list_versions
 from lexvl_anserini.ground.records import CorpusRef, Measurement, Qrel
 from lexvl_anserini.ground.typed import check
@@ -324,12 +324,10 @@ def store(folder: Path, result: StoredResult) -> Path:
     """
     dataset = Path(result.dataset).name if Path(result.dataset).is_file() else result.dataset
     path = folder / f"{make_slug(run_name(Path(result.run).name))}.{result.run_sha256[:8]}.{make_slug(dataset)}.json"
-    with disk_errors(folder):
-        make_folder(folder)
-        with exclusive(folder, wait=True):
-            write_json(path, asdict(merge_earlier(result, path)))
-            with open(folder / LOG, "ab") as log:
-                log.write(orjson.dumps(asdict(result)) + b"\n")
+    with disk_errors(folder), exclusive(folder, wait=True):
+        write_json(path, asdict(merge_earlier(result, path)))
+        with open(folder / LOG, "ab") as log:
+            log.write(orjson.dumps(asdict(result)) + b"\n")
     return path
 
 

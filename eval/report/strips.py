@@ -121,14 +121,16 @@ def write_legend(strips: Sequence[Strip], maps: bool) -> str:
 
 
 def draw_sheet(strips: Sequence[Strip], path: Path, terms: int, maps: bool = False) -> None:
-    """Draws strips one below the other into a PNG file."""
+    """Draws strips one below the other into a PNG file, which is not written again if it has the same bytes."""
     import matplotlib
 
     drawn = BytesIO()
     with matplotlib.rc_context(matplotlib.rcParamsDefault), _warn_once():
         _draw_figure(strips, terms, write_legend(strips, maps)).savefig(drawn, format="png", dpi=DPI)
-    with atomic_write(path) as out:
-        out.write(convert_colours(drawn.getvalue()))
+    content = convert_colours(drawn.getvalue())
+    if not (path.is_file() and path.read_bytes() == content):
+        with atomic_write(path) as out:
+            out.write(content)
 
 
 def convert_colours(png: bytes) -> bytes:

@@ -97,6 +97,10 @@ class ArtefactError(LexvlError):
     """An output exists already, is unfinished, damaged, or does not belong to its input."""
 
 
+class BusyError(ArtefactError):
+    """Another process is writing an output."""
+
+
 class InexactScore(ArtefactError):
     """The scores of a query could be larger than an index has exact ones."""
 

@@ -17,16 +17,17 @@ from contextvars import ContextVar
 from functools import partial
 from hashlib import file_digest
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from types import MappingProxyType
 from typing import IO, Any, BinaryIO, cast
 
 import orjson
 
-from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError, refuse_pointer
+from lexvl_anserini.ground.errors import ArtefactError, BusyError, DataError, LexvlError, UsageError, refuse_pointer
 
 # Errors of an output that cannot be written for a reason other than space: permissions, or a file of the same name.
 UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
-UNWRITABLE |= {errno.ENAMETOOLONG, errno.ELOOP}
+UNWRITABLE |= {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTEMPTY}
 
 # Errors of writing that libraries in other languages quote: Java by their text, Rust by their number.
 QUOTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -134,21 +135,19 @@ def make_folder(folder: Path) -> None:
 def exclusive(folder: Path, wait: bool = False) -> Iterator[None]:
     """Makes a folder if there is none, and locks it until the block ends, or the process does, even if it is killed."""
     with disk_errors(folder):
-        make_folder(folder)
-    handle = os.open(folder, os.O_RDONLY)
+        handle = _hold_lock(follow_link(folder), folder, True, wait)
     try:
-        _lock(handle, folder, wait)
         yield
     finally:
         os.close(handle)
 
 
-def _lock(handle: int, path: Path, wait: bool = False) -> None:
+def _lock(handle: int, path: Path, wait: bool) -> None:
     """Locks an open file or folder; the lock ends when the last handle of this opening is closed."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError as error:
-        raise ArtefactError(f"{path}: another process is writing it; wait for it or name another output") from error
+        raise BusyError(f"{path}: another process is writing it; wait for it or name another output") from error
     except OSError as error:
         raise ArtefactError(f"{path}: cannot be locked ({error.strerror}); choose an output on another disk") from error
 
@@ -202,14 +201,14 @@ def _claim(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
     """Yields the temporary file or folder, and the handle that locks it; removes it unless it is published."""
     part, held = name_part(path), _HELD.get()
     handle = held.get(part.absolute())
-    if handle is not None and _has_name(part, handle):
+    if handle is not None and _has_name(part, os.fstat(handle)):
         with _holding({name: other for name, other in held.items() if other != handle}):
             yield part, handle
         return
     with disk_errors(path):
-        if path.exists() and not (path.is_dir() if folder else path.is_file()):
-            raise ArtefactError(f"{path}: exists and is no {'folder' if folder else 'file'}; choose another output")
-        make_folder(part.parent)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if not (S_ISDIR if folder else S_ISREG)(path.stat().st_mode):
+                raise ArtefactError(f"{path}: exists and is no {'folder' if folder else 'file'}; choose another output")
         handle = _hold_lock(part, path, folder)
     try:
         old = name_beside(path, OLD)
@@ -218,36 +217,41 @@ def _claim(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
         yield part, handle
     finally:
         try:
-            if _has_name(part, handle):
+            if _has_name(part, os.fstat(handle)):
                 _remove(part)
         finally:
             os.close(handle)
 
 
-def _hold_lock(part: Path, path: Path, folder: bool) -> int:
-    """Opens the temporary file or folder, makes it if there is none, and locks it; its content stays."""
+def _hold_lock(name: Path, path: Path, folder: bool, wait: bool = False) -> int:
+    """Opens a file or folder, makes it if there is none, and locks it; its content stays."""
     flags = os.O_RDONLY | os.O_DIRECTORY if folder else os.O_RDWR | os.O_CREAT
     while True:
-        if folder:
-            part.mkdir(exist_ok=True)
         try:
-            handle = os.open(part, flags | os.O_NOFOLLOW, 0o666)
+            handle = os.open(name, flags | os.O_NOFOLLOW, 0o666)
         except FileNotFoundError:
+            if not folder and name.parent.exists():  # nobody can make files there
+                raise
+            make_folder(name.parent)
+            with suppress(FileExistsError):  # another process makes it, and may take its name away at any moment
+                if folder:
+                    name.mkdir()
+                    sync_path(name.parent)
             continue
         try:
-            _lock(handle, path)
-            if _has_name(part, handle):
+            _lock(handle, path, wait)
+            if _has_name(name, os.fstat(handle)):
                 return handle
         except BaseException:
             os.close(handle)
             raise
-        # Between opening and locking, another process gave it its final name.
+        # Between opening and locking, another process gave it another name, or removed it.
         os.close(handle)
 
 
-def _has_name(path: Path, handle: int) -> bool:
+def _has_name(path: Path, status: os.stat_result) -> bool:
     with suppress(FileNotFoundError):
-        return os.path.samestat(path.lstat(), os.fstat(handle))
+        return os.path.samestat(path.lstat(), status)
     return False
 
 
@@ -256,8 +260,8 @@ def is_same_file(path: Path) -> Iterator[None]:
     """Raises ArtefactError if another process replaced or removed a file while the block read what is beside it."""
     before = path.stat()
     yield
-    if not path.exists() or not os.path.samestat(before, path.stat()):
-        raise ArtefactError(f"{path}: another process is writing it; wait for it or name another output")
+    if not _has_name(follow_link(path), before):
+        raise BusyError(f"{path}: another process is writing it; wait for it or name another output")
 
 
 def _remove(path: Path) -> None:

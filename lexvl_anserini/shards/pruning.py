@@ -12,13 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from lexvl_anserini.data.lines import log_unknown, parse_object, read_lines
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.data.parquet import Failure, read_batches, read_schema
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import compute_sha256, new_folder
 from lexvl_anserini.ground.manifest import LayoutEntry, Manifest, ShardRecord, expect_lexical, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
@@ -93,22 +95,16 @@ class TermCuts:
         return impacts
 
 
-def compute_cuts(vectors: Iterable[Vector], pruning: Pruning) -> TermCuts | None:
-    """The cuts per term, from all documents' vectors; None if there are to be none."""
-    if pruning.term_documents is None:
-        return None
-    documents_of = Counter(posting for vector in vectors for posting in pruning.document(vector).items())
-    impacts_of: dict[str, list[tuple[int, int]]] = {}
-    for (term, impact), documents in documents_of.items():
-        impacts_of.setdefault(term, []).append((impact, documents))
-    cuts = {}
-    for term, impacts in impacts_of.items():
-        left = pruning.term_documents
-        for impact, documents in sorted(impacts, reverse=True):
-            if left <= documents:
+def compute_cuts(vectors: Iterable[Vector], pruning: Pruning) -> TermCuts:
+    """The cuts per term, from all documents' vectors, which are read only if there are to be cuts."""
+    cuts: dict[str, tuple[int, int]] = {}
+    if pruning.term_documents is not None:
+        documents_of = Counter(posting for vector in vectors for posting in pruning.document(vector).items())
+        larger = Counter[str]()  # documents of the impacts before
+        for (term, impact), documents in sorted(documents_of.items(), key=lambda row: -row[0][1]):
+            if 0 < (left := pruning.term_documents - larger[term]) <= documents:
                 cuts[term] = (impact, left)
-                break
-            left -= documents
+            larger[term] += documents
     return TermCuts(cuts)
 
 
@@ -141,12 +137,10 @@ def write_pruned(shards: Path, output: Path, request: Manifest, pruning: Pruning
 
 
 def prune_shard(
-    path: Path, target: Path, entry: ShardRecord, pruning: Pruning, cuts: TermCuts | None, vocabulary: Vocabulary
+    path: Path, target: Path, entry: ShardRecord, pruning: Pruning, cuts: TermCuts, vocabulary: Vocabulary
 ) -> ShardRecord:
     """Writes one shard anew and returns its entry for the manifest."""
-    vectors = [pruning.document(document.vector) for document in read_counted_impacts(path, entry, vocabulary)]
-    if cuts is not None:
-        vectors = list(map(cuts.keep, vectors))
+    vectors = [cuts.keep(pruning.document(read.vector)) for read in read_counted_impacts(path, entry, vocabulary)]
     with shard_stream(target, target.suffix == ".gz") as out:
         if path.suffix == ".parquet":
             write_pruned_parquet(path, out, vectors, vocabulary)
@@ -162,14 +156,17 @@ def prune_shard(
 
 
 def write_pruned_parquet(path: Path, out: Any, vectors: Sequence[Mapping[str, int]], vocabulary: Vocabulary) -> None:
-    """A parquet shard with other vectors, its other columns as they are."""
+    """A parquet shard with other vectors, its other columns as they are; one batch after the other, texts included."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    table = parquet.read_table(path)
-    dims = pa.array([[vocabulary.dimension[t] for t in vector] for vector in vectors], pa.list_(pa.uint32()))
-    impacts = pa.array([list(vector.values()) for vector in vectors], pa.list_(pa.uint32()))
-    for name, column in (("term", dims), ("impact", impacts)):
-        place = table.schema.get_field_index(name)
-        table = table.set_column(place, pa.field(name, column.type), column)
-    parquet.write_table(table, out, compression="zstd", row_group_size=len(vectors) or 1)
+    schema, left, kind = read_schema(path), iter(vectors), pa.list_(pa.uint32())
+    for name in ("term", "impact"):
+        schema = schema.set(schema.get_field_index(name), pa.field(name, kind))
+    with parquet.ParquetWriter(out, schema, compression="zstd") as writer:
+        for batch in read_batches(path, {}, schema.names, Failure(ArtefactError, "encode again")):
+            kept = list(islice(left, len(batch)))
+            columns = {name: batch.column(name) for name in schema.names}
+            columns["term"] = pa.array([[vocabulary.dimension[t] for t in vector] for vector in kept], kind)
+            columns["impact"] = pa.array([list(vector.values()) for vector in kept], kind)
+            writer.write_batch(pa.record_batch([*columns.values()], schema))

@@ -111,8 +111,6 @@ def write_impacts(
         summary = reading.check(covered)
         request = request_shards(dataset, summary, model, quantiser or Quantiser(), layout, batch_size, reading.part)
         request = reading.settle(request, output)
-        with disk_errors(output):
-            make_folder(output)
         with exclusive(output):
             decision, plan = claim_on_shards(output, request, overwrite, on_error)
             if decision is Claim.DONE and plan is not None:

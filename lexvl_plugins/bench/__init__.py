@@ -11,6 +11,6 @@ CLUSTER_EFFICIENCY = CommandRow(f"{__name__}.cluster", _PANEL, "A cluster of thi
 
 _HOME = "lexvl_plugins.bench.reproduction"
 LATENCY = Way(
-    f"{_HOME}:measure_latency", f"{_HOME}:list_latency_needs", f"{_HOME}:estimate_latency", f"{_HOME}:has_twin"
+    f"{_HOME}:measure_latency", f"{_HOME}:list_latency_needs", f"{_HOME}:estimate_latency", f"{_HOME}:has_protocol"
 )
 SPEED = Way(f"{_HOME}:measure_speed", "", f"{_HOME}:estimate_speed", f"{_HOME}:can_be_timed")

@@ -29,7 +29,7 @@ from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.encoders.loading import EncoderSpec
 from lexvl_anserini.engines.index_folder import REPORT, BuiltIndex, index_manifest, read_report
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
-from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, exclusive
 from lexvl_anserini.ground.progress import Progress, progress_bar
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import CorpusRef
@@ -240,8 +240,6 @@ def demo(settings: ClusterDemoOptions) -> dict[str, Any]:
     if settings.parts > settings.pictures:
         raise UsageError(f"{settings.parts} parts of {settings.pictures} pictures: expected at most one part a picture")
     import_ray(new=True)  # before any work, if it is missing
-    with disk_errors(settings.output):
-        make_folder(settings.output)
     with exclusive(settings.output):
         prepare(settings)
         seconds = do_steps(settings, "local")

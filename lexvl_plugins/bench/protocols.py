@@ -64,7 +64,7 @@ def measure(options: Options) -> Report:
         for kind, worker in workers.items():
             row = describe_model(kind, twins[kind], built[kind], worker) | summarise_times(rounds[kind])
             rows.append(row | judge_lists(protocol, kind, worker, rounds[kind][0]["lists"]))
-    first = workers["impact"].facts
+    first = workers[next(iter(twins))].facts
     settings = {
         "protocol": f"{name} ({protocol.paper})",
         "topics": first["label"],
@@ -77,14 +77,17 @@ def measure(options: Options) -> Report:
     }
     notes = [f"{kind}: peak memory {mib(worker.peak_bytes)} MiB" for kind, worker in workers.items()]
     notes += [f"{kind}: {note}" for kind, worker in workers.items() for note in worker.facts["notes"]]
-    return Report(rows=tuple(rows), ratios=tuple(ratios(rounds, rows)), settings=settings, notes=tuple(notes))
+    compared = tuple(ratios(rounds, rows)) if len(rows) > 1 else ()
+    return Report(rows=tuple(rows), ratios=compared, settings=settings, notes=tuple(notes))
 
 
 def find_twins(options: Options) -> dict[str, Path]:
-    """The shards of both models, by kind: impact and dense."""
-    if options.shards is None or options.dense_shards is None:
-        raise UsageError("a protocol compares two models: --shards FOLDER of impacts, --dense-shards FOLDER of vectors")
-    twins = {"impact": options.shards, "dense": options.dense_shards}
+    """The shards of both models, or of one alone, by kind: impact and dense."""
+    twins = {kind: own for kind, own in (("impact", options.shards), ("dense", options.dense_shards)) if own}
+    if not twins:
+        raise UsageError(
+            "a protocol measures one model or two: --shards FOLDER of impacts, --dense-shards FOLDER of vectors"
+        )
     manifests = {kind: read_manifest(shards) for kind, shards in twins.items()}
     for kind, manifest in manifests.items():
         if manifest.kind != kind:

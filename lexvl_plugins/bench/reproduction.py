@@ -7,6 +7,7 @@ from typing import Any
 
 from lexvl_anserini.data.dataset import load_reference
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError
+from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_plugins.bench import fdt_cost
 from lexvl_plugins.bench.command import Options
 from lexvl_plugins.bench.processes import check_system
@@ -20,22 +21,25 @@ from lexvl_plugins.train.reproduction import FDT_CASES
 
 @keep_values(read_collection)
 def measure_latency(part: RowPart, work: prepared.Prepared, place: Workplace) -> dict[str, Any]:
-    """What `lexvl efficiency --protocol` reports of both models over the same documents, on one thread."""
+    """What `lexvl efficiency --protocol` reports, on one thread: of a model, and of its dense twin if it has one."""
     twin = prepared.find_twin(part)
     dense = prepared.prepare(twin, place) if twin else None
-    if dense is None:
+    if twin and dense is None:
         raise CheckpointError(f"{part.label}: no published weights of the dense model")
     dataset = limit_dataset(load_reference(work.corpus), prepared.find_limit(part, place))
-    shards, dense_shards = encode_documents(work, dataset, place), encode_documents(dense, dataset, place)
-    report = measure(Options(protocol=work.system.protocol, shards=shards, dense_shards=dense_shards))
-    lexical_row, dense_row = report.rows
-    ratios = {ratio.what: ratio.median for ratio in report.ratios}
-    values = {"queries per second": lexical_row["queries_per_s"], "ms per query": lexical_row["total_ms"]}
-    values |= {"dense ms per query": dense_row["total_ms"]}
-    times = {"times faster": "in all, per query", "times smaller": "index bytes"}
-    values |= {name: ratios[f"dense / lexical: {what}"] for name, what in times.items()}
+    folders = [encode_documents(model, dataset, place) for model in (work, dense) if model]
+    kinds = {read_manifest(folder).kind: folder for folder in folders}
+    shards, vectors = kinds.get("impact"), kinds.get("dense")
+    report = measure(Options(protocol=work.system.protocol, shards=shards, dense_shards=vectors))
+    first, *others = report.rows
+    values = {"queries per second": first["queries_per_s"], "ms per query": first["total_ms"]}
+    if others:
+        ratios = {ratio.what: ratio.median for ratio in report.ratios}
+        times = {"times faster": "in all, per query", "times smaller": "index bytes"}
+        values |= {"dense ms per query": others[0]["total_ms"]}
+        values |= {name: ratios[f"dense / lexical: {what}"] for name, what in times.items()}
     measured = {name: values[name] for name in part.measures}
-    return {"values": measured, "quantised": True, "documents": lexical_row["items"]}
+    return {"values": measured, "quantised": True, "documents": first["items"]}
 
 
 def measure_speed(part: RowPart, place: Workplace) -> Finding:
@@ -71,9 +75,14 @@ def measure_fdt_cost(part: RowPart, place: Workplace) -> Finding:
     return Finding({name: values[name] for name in part.measures}, 0, note=note)
 
 
-def has_twin(part: RowPart) -> bool:
-    """Whether a row names a protocol of latency and a dense model."""
-    return bool(part.system and part.system.protocol and part.system.dense)
+# What a protocol measures of a model alone.
+OF_ONE = {"queries per second", "ms per query"}
+
+
+def has_protocol(part: RowPart) -> bool:
+    """Whether a row names a protocol of latency and, unless a model alone is measured, a dense model beside its own."""
+    own = part.system
+    return bool(own and own.protocol and (own.dense or OF_ONE.issuperset(part.measures)))
 
 
 def can_be_timed(part: RowPart) -> bool:

@@ -34,7 +34,8 @@ are rows of `TASKS`:
     zero-shot, linear-probe                      classification of images: top-k accuracy
     completeness                                 complete sentences before partial ones (FDT, section 4.4)
     words                                        the class word among all terms of an image (STAIR, section 5.1): top-k
-    sparsity                                     terms of queries and documents, and FLOPS, of a lexical model
+    sparsity                                     terms of queries and documents, FLOPS, and evenness of a lexical model
+    distribution                                 how its mean weights spread over images and texts (VDR, figure 2)
     latency                                      of a lexical model and its dense twin, by a paper's protocol
     weight                                       the weights of an image's or a text's terms
     answers                                      passages that contain an answer: top-k
@@ -444,8 +445,9 @@ def _make_cell(
 
     [status, *_] = (*look_up(entry.statuses), entry.status)
     [unit, *_] = (*look_up(entry.units), entry.unit)
+    decimals = 3 if number.value is None and unit == "1" else number.decimals  # of a drawn share or a mean weight
     return PublishedCell(
-        *(name, row, column, label, quantity, number.value, number.decimals, unit, status, entry.protocol),
+        *(name, row, column, label, quantity, number.value, decimals, unit, status, entry.protocol),
         note="; ".join(look_up(entry.notes)),
         system=entry.systems.get(label),
         uncompared="; ".join(look_up(entry.uncompared)),

@@ -25,7 +25,7 @@ from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.data.lines import some
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, MissingExtra, UsageError
-from lexvl_anserini.ground.files import exclusive, format_json, make_folder, read_json, write_json
+from lexvl_anserini.ground.files import exclusive, format_json, read_json, write_json
 from lexvl_anserini.ground.records import CorpusRef
 from lexvl_anserini.ground.registry import Registry, Way
 
@@ -394,7 +394,6 @@ def read_record(path: Path) -> dict[str, RecordedCell]:
 
 def write_record(path: Path, cells: Iterable[ReproducedCell]) -> None:
     """Adds measured cells to a record, in the place of those that it has; what was not measured stays as it is."""
-    make_folder(path.parent)
     with exclusive(path.parent, wait=True):
         facts = machine()
         environment = {name: facts[name] for name in OF_ENVIRONMENT}

@@ -22,8 +22,8 @@ import orjson
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.engines.engine import Target, get_engine
 from lexvl_anserini.engines.index_folder import REPORT, IndexReport
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import atomic_write, format_json, new_folder, parse_json
+from lexvl_anserini.ground.errors import ArtefactError, BusyError, UsageError
+from lexvl_anserini.ground.files import atomic_write, format_json, new_folder, parse_json, sole_writer
 from lexvl_anserini.ground.manifest import MANIFEST
 from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_anserini.ground.typed import check
@@ -127,8 +127,9 @@ def write_folder(folder: Path, place: StorePlace, notes: Notes) -> None:
                 for name, content in files.items():
                     with atomic_write(part / name) as out:
                         out.write(content)
-        except ArtefactError as error:
-            if "another process" not in str(error) or time.monotonic() > end:
+            return
+        except BusyError:
+            if time.monotonic() > end:
                 raise
             time.sleep(0.05)
 
@@ -154,8 +155,9 @@ def refresh_folder(place: StorePlace) -> Path:
     """The local folder with what the store has now; no folder if the store has no such index."""
     engine: Any = get_engine(place.engine)
     folder, notes = name_folder(place), engine.read(place)
-    if notes is None:
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
+    if notes is not None:
         write_folder(folder, place, notes)
+    elif folder.exists():
+        with sole_writer(folder, folder=True):
+            shutil.rmtree(folder, ignore_errors=True)
     return folder

@@ -81,7 +81,8 @@ VALIDATED: Mapping[str, Mapping[str, str]] = {
     "dense-crossmodal": {"": ""},
     "fdt": {"space=features": ""},
     "joint": {"": ""},
-    "stair": {"": "", "text_encoder_free=True": "alpha_"},
+    "lexlip": {"": ""},
+    "stair": {"": "", "text_encoder_free=true": "alpha_"},
     "vdr-crossmodal": {"": "", "mode=alpha": "alpha_"},
 }
 DIRECTIONS = {"text-to-image": "t2i_", "image-to-text": "i2t_"}

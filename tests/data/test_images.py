@@ -146,6 +146,22 @@ def test_sixteen_bits_keep_the_upper_eight_unless_all_are_dark(tmp_path):
         assert pixels(path)[0, :, 0].tolist() == greys[values]
 
 
+@pytest.mark.parametrize(("order", "start"), [("<", b"II*\0"), (">", b"MM\0*")])
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8"])
+def test_floats_of_other_widths_are_named(tmp_path, order, start, kind):
+    data = np.array([[0, 0.5, 1]], order + kind).tobytes()
+    sizes = {256: 3, 257: 1, 258: 8 * int(kind[1]), 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: len(data), 339: 3}
+    tags = b"".join(struct.pack(f"{order}HHII", tag, 4, 1, value) for tag, value in sizes.items())
+    directory = struct.pack(f"{order}H", len(sizes)) + tags + bytes(4)
+    path = tmp_path / "depth.tif"
+    path.write_bytes(start + struct.pack(f"{order}I", 8 + len(data)) + data + directory)
+    if kind == "f4":
+        assert pixels(path)[0, :, 0].tolist() == [0, 127, 255]
+    else:
+        with pytest.raises(DataError, match=r"depth.tif: .*a damaged TIFF, or .* as floats of 16 or 64 bits; save 32"):
+            open_image(path)
+
+
 def test_an_animation_shows_its_first_frame(tmp_path):
     frames = [Image.new("RGB", (3, 3), colour) for colour in (RED, BLUE)]
     path = saved(tmp_path, frames[0], "a.gif", save_all=True, append_images=frames[1:])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_encoders import Runs
+from tiny_encoders import Runs, made_lexlip
 
 from lexvl_anserini.encoders.checkpoints.weights import read_contents, read_weights
 from lexvl_anserini.encoders.loading import load_encoder
@@ -389,6 +389,13 @@ def test_a_pipe_in_a_folder_of_sentence_transformers(bert, file):
     (bert / file).unlink(missing_ok=True)
     os.mkfifo(bert / file)
     assert file in refused("sentence", bert)
+
+
+def test_terms_that_have_no_end(golden, tmp_path):
+    folder = Path(shutil.copytree(made_lexlip(golden, tmp_path), tmp_path / "hostile"))
+    (folder / "terms.txt").unlink()
+    (folder / "terms.txt").symlink_to("/dev/zero")
+    assert "terms.txt: neither a file nor a folder" in refused("lexlip", folder)
 
 
 def test_a_width_that_only_a_file_says(bert):

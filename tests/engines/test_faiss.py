@@ -138,6 +138,15 @@ def test_bits_by_hand(tmp_path):
     assert signs(np.array([[1, -1, 0, 2, 0, 0, 0, 0, 3]])).tolist() == [[0b10010000, 0b10000000]]
 
 
+@pytest.mark.parametrize("name", ["flat", "binary"])
+def test_a_full_disk_is_the_systems_error_alone(name, capfd):
+    store = Store.new(name, 8, select_parameters(name, {}, 8, 2))
+    store.add(np.eye(2, 8, dtype=np.float32))
+    with pytest.raises(OSError, match="No space left on device"):
+        store.write(Path("/dev/full"))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_parameters_of_searching(tmp_path):
     """Reading all lists finds what reading one misses; what an index is built with cannot be changed."""
     vectors = clustered(800, 16)

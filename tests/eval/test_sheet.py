@@ -110,6 +110,9 @@ def test_the_same_strips_are_the_same_bytes_whatever_the_users_settings(tmp_path
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     with Image.open(tmp_path / "a.png") as sheet:
         assert sheet.mode == "P" and "Software" not in sheet.info
+    written = (tmp_path / "a.png").stat().st_ino
+    draw_sheet(shown, tmp_path / "a.png", 5)
+    assert (tmp_path / "a.png").stat().st_ino == written, "a disk that may only be read has the sheet"
 
 
 def test_few_colours_keep_a_rare_one():

@@ -127,6 +127,60 @@ def test_the_second_writer_of_an_output_gets_one_line(tmp_path, write):
     assert content(path) == b"second" and names(tmp_path) == ["out"]
 
 
+@pytest.mark.parametrize("hold", [new_folder, exclusive])
+def test_a_folder_that_another_process_makes_and_takes_away_between_two_looks(tmp_path, monkeypatch, hold):
+    """Formerly "File exists", because it is there when it is made, and is not there a moment later."""
+    path, real = tmp_path / "out", os.mkdir
+
+    def make(name, *mode):
+        monkeypatch.undo()
+        with hold(path), pytest.raises(FileExistsError) as there:
+            real(name, *mode)
+        path.rename(tmp_path / "taken")
+        raise there.value
+
+    monkeypatch.setattr(os, "mkdir", make)
+    with hold(path), ThreadPoolExecutor(1) as other, pytest.raises(ArtefactError, match=f"out: {WRITING}"):
+        other.submit(hold(path).__enter__).result()
+    assert names(tmp_path) == ["out", "taken"]
+
+
+def test_a_folder_that_another_process_takes_away_between_two_looks(tmp_path, monkeypatch):
+    """Formerly "exists and is no folder": where names cannot be swapped, an older folder has none for a moment."""
+    (path := tmp_path / "out").mkdir()
+    real = Path.exists
+
+    def look(name):
+        found = real(name)
+        if name == path and found:
+            path.rename(tmp_path / f"taken{len(names(tmp_path))}")
+        return found
+
+    monkeypatch.setattr(Path, "exists", look)
+    with folder_of_one(path) as out:
+        out.write(b"new")
+    monkeypatch.undo()
+    assert content(path) == b"new"
+
+
+def test_a_lock_is_of_the_folder_that_has_the_name(tmp_path, monkeypatch):
+    """Formerly of one that another process had replaced and removed: two writers were in the newer one."""
+    (path := tmp_path / "out").mkdir()
+    real = os.open
+
+    def open_and_replace(name, *flags):
+        handle = real(name, *flags)
+        if name == path:
+            monkeypatch.undo()
+            with folder_of_one(path):
+                pass
+        return handle
+
+    monkeypatch.setattr(os, "open", open_and_replace)
+    with exclusive(path), pytest.raises(ArtefactError, match=f"out: {WRITING}"), exclusive(path):
+        pytest.fail("two processes write one folder")
+
+
 @pytest.mark.parametrize("write", [atomic_write, folder_of_one])
 def test_who_holds_an_output_may_write_it(tmp_path, write):
     path = tmp_path / "out"
@@ -227,14 +281,26 @@ def test_where_names_cannot_be_swapped_a_failure_gives_the_older_folder_its_name
     assert content(tmp_path / "out") == b"older" and names(tmp_path) == ["out"]
 
 
+def test_where_names_cannot_be_swapped_a_folder_that_another_process_makes_meanwhile_stays(tmp_path, monkeypatch):
+    path, real = tmp_path / "out", Path.rename
+    with folder_of_one(path) as out:
+        out.write(b"older")
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: UNSWAPPED)
+    monkeypatch.setattr(Path, "rename", lambda *names: (real(*names), write_texts(path, {"mine": "mine"})))
+    with pytest.raises(ArtefactError, match=r"out: cannot be written \(Directory not empty\)"), folder_of_one(path):
+        pass
+    assert names(path) == ["mine"] and content(tmp_path / "out.lexvl.old") == b"older"
+
+
 def test_an_output_of_another_kind_is_refused_before_any_work(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link.lexvl.part").symlink_to(tmp_path / "file")
     for name in (".", "..", "folder/.."):
         pytest.raises(UsageError, clear_remains, Path(name)).match("name the output by its own")
-    for name in ("folder", "pipe", "link"):
+    for name in ("folder", "pipe", "link", "loop"):
         with pytest.raises(ArtefactError, match=f"{name}: .*choose another output"), atomic_write(tmp_path / name):
             pytest.fail("the work began")
     with pytest.raises(ArtefactError, match="file: exists and is no folder"), new_folder(tmp_path / "file"):
@@ -267,6 +333,13 @@ def test_the_error_of_another_file_is_not_blamed_on_the_output(tmp_path):
         raise OSError(*full, str(tmp_path / "source"), None, str(tmp_path / "out/copy"))
     with pytest.raises(OSError, match="Bad file"), disk_errors(tmp_path):
         raise OSError(errno.EBADF, "Bad file descriptor")
+
+
+def test_a_folder_in_which_no_files_can_be_made(tmp_path, monkeypatch):
+    """Formerly tried again for ever; /proc is such a folder."""
+    monkeypatch.setattr(os, "open", Mock(side_effect=FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))))
+    with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "out"):
+        pytest.fail("the work began")
 
 
 def test_a_disk_without_locks(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 from shard_folders import publish_shards, read_all, write_shards
 
 from lexvl_anserini.ground.errors import ArtefactError
@@ -70,6 +71,26 @@ def test_texts_and_metadata_stay(tmp_path: Path) -> None:
     assert found[0] == {"id": "d1", "contents": "x", "vector": {"a": 9}, "metadata": {"y": 1}}
 
 
+def test_a_table_is_pruned_some_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns of any kind stay as they are, in their order, where a whole table of texts has no room."""
+    monkeypatch.setattr("lexvl_anserini.data.parquet.ROWS", 2)
+    manifest = write_shards(tmp_path / "shards", FIRST, suffix="parquet")
+    shard = tmp_path / "shards" / manifest.shards[0]["name"]
+    table = parquet.read_table(shard).append_column("contents", [["x", None, "z"]])
+    table = table.add_column(0, "mine", [[{"y": 1}, {"y": 2}, None]])
+    parquet.write_table(table, shard)
+    vocabulary = read_vocabulary(tmp_path / "shards", manifest)
+    publish_shards(tmp_path / "shards", "impact", [dict(manifest.shards[0])], vocabulary)
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet, "read_table", None)
+        prune_shards(tmp_path / "shards", tmp_path / "less", Pruning(document_terms=1))
+    less = parquet.ParquetFile(tmp_path / "less" / manifest.shards[0]["name"])
+    assert less.schema_arrow == table.schema and less.num_row_groups == 2
+    rows = less.read().to_pylist()
+    assert [row["impact"] for row in rows] == [[9], [5], []]
+    assert [(row["mine"], row["contents"]) for row in rows] == [({"y": 1}, "x"), ({"y": 2}, None), (None, "z")]
+
+
 def test_finished_and_other_outputs(tmp_path: Path) -> None:
     write_shards(tmp_path / "shards", FIRST)
     arguments = [str(tmp_path / "shards"), "--output", str(tmp_path / "less"), "--format", "json"]
@@ -96,7 +117,6 @@ def test_finished_and_other_outputs(tmp_path: Path) -> None:
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)), max_size=8), st.integers(1, 4))
 def test_a_term_keeps_its_largest_impacts(vectors: list[dict[str, int]], count: int) -> None:
     cuts = compute_cuts(vectors, Pruning(term_documents=count))
-    assert cuts is not None
     kept = [cuts.keep(vector) for vector in vectors]
     for term in "abc":
         order = sorted((-v[term], place) for place, v in enumerate(vectors) if term in v)

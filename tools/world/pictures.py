@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lexvl_anserini.data.pictures.images import count_usable_cores
 from lexvl_anserini.ground.errors import UnknownName, UsageError
-from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, make_folder
+from lexvl_anserini.ground.files import atomic_write, exclusive
 from world.drawing import VERSION, draw
 from world.grammar import captions
 from world.scenes import SPLITS, Scene, make_scene, scenes
@@ -60,8 +60,6 @@ def draw_split(split: str, folder: Path, size: int = SIZE) -> Path:
     pictures = folder / f"images-v{VERSION}-{size}px-{split}.tar"
     if captioned.is_file() and pictures.is_file():
         return captioned
-    with disk_errors(captioned):
-        make_folder(folder)
     with exclusive(folder, wait=True):
         if not (captioned.is_file() and pictures.is_file()):
             log.info("drawing %d images into %s", SPLITS[split], folder)

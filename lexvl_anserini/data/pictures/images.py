@@ -218,6 +218,8 @@ def open_picture(source: BinaryIO, where: str, formats: Sequence[str] = FORMATS)
         if start[4:12] in _HEIC_BRANDS and "HEIF" not in _list_formats():
             raise DataError(f"{where}: a HEIC picture; {HEIC_REMEDY}") from problem
         beginning = f"it begins with {start[:8]!r}" if start else "it is empty"
+        if start[:4] in (b"II*\0", b"MM\0*"):
+            beginning = "a damaged TIFF, or one of pixels that are not read, as floats of 16 or 64 bits; save 32 bits"
         raise DataError(f"{where}: not a picture of a known format ({beginning})") from problem
     except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning) as problem:
         # Pillow refuses the largest images before their size is known; its message has the number of pixels.

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, describe_error, refuse_pointer
-from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder, read_json
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, read_json
 from lexvl_anserini.ground.machine import expand_path, find_package
 from lexvl_anserini.ground.manifest import PLACES
 
@@ -123,7 +123,14 @@ def resolve_inside(folder: Path, name: str, where: str) -> Path:
     """The path of a file or folder of a checkpoint that another of its files, `where`, names."""
     if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/") or "\0" in name:
         raise CheckpointError(f"{where}: names {name!r:.80}, expected a name inside {folder}")
-    return folder / name
+    return refuse_special(folder / name)
+
+
+def refuse_special(path: Path) -> Path:
+    """Returns the path of a file, a folder or nothing; refuses a pipe and a device."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise CheckpointError(f"{path}: neither a file nor a folder; a pipe or a device may have no end")
+    return path
 
 
 @dataclass(frozen=True)
@@ -178,7 +185,7 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
     path = expand_path(reference)
     if path.is_dir():
         for file in list_model_files(list_names(path), weights):
-            refuse_pointer(path / file, error=CheckpointError)
+            refuse_pointer(refuse_special(path / file), error=CheckpointError)
         return Checkpoint(str(path.resolve()), path, weights)
     if path.exists():
         # A checkpoint by itself (Lightning, LAVIS, FDT); without `weights`, any file.
@@ -212,8 +219,8 @@ def combine_digests(checkpoint: Checkpoint | None, others: Mapping[str, Checkpoi
 
 
 def list_names(folder: Path) -> Iterator[str]:
-    """The names of all files in a folder and its subfolders, relative to it."""
-    return (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    """The names of all that a folder and its subfolders have, relative to it, but folders and dangling links."""
+    return (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.exists() and not path.is_dir())
 
 
 def compute_content_sha256(path: Path) -> str:
@@ -334,19 +341,17 @@ def _download(name: str, revision: str | None, listing: Listing, weights: bool) 
 
     storage = _get_storage(name)
     snapshot = storage / "snapshots" / listing.commit
-    with disk_errors(storage):
-        make_folder(storage / "blobs")
-        with exclusive(storage / "blobs", wait=True):
-            remove_others(snapshot, {file.name for file in listing.files}, weights)
-            if not all((snapshot / file.name).is_file() for file in listing.files):
-                patterns = [escape(file.name) for file in listing.files]
-                snapshot_download(name, revision=listing.commit, allow_patterns=patterns)
-            for file in listing.files:
-                _check_file(f"{name}@{listing.commit}", snapshot, file.name, file.digest)
-            reference = storage / "refs" / (revision or MAIN)
-            if revision != listing.commit and not (reference.is_file() and reference.read_text() == listing.commit):
-                with atomic_write(reference) as out:
-                    out.write(listing.commit.encode())
+    with disk_errors(storage), exclusive(storage / "blobs", wait=True):
+        remove_others(snapshot, {file.name for file in listing.files}, weights)
+        if not all((snapshot / file.name).is_file() for file in listing.files):
+            patterns = [escape(file.name) for file in listing.files]
+            snapshot_download(name, revision=listing.commit, allow_patterns=patterns)
+        for file in listing.files:
+            _check_file(f"{name}@{listing.commit}", snapshot, file.name, file.digest)
+        reference = storage / "refs" / (revision or MAIN)
+        if revision != listing.commit and not (reference.is_file() and reference.read_text() == listing.commit):
+            with atomic_write(reference) as out:
+                out.write(listing.commit.encode())
     return snapshot
 
 

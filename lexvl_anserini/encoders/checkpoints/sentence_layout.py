@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.encoders.checkpoints.find import resolve_inside
+from lexvl_anserini.encoders.checkpoints.find import refuse_special, resolve_inside
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import atomic_write, read_json, read_json_value, write_json
 
@@ -66,9 +66,8 @@ def get_class_name(path: str) -> str:
 
 def check_modules(folder: Path) -> Iterator[SentenceModule]:
     """Checks all that a folder asks sentence-transformers for; returns its models of transformers."""
-    paths = (path for path in folder.rglob("*") if path.exists() and not (path.is_file() or path.is_dir()))
-    if special := next(paths, None):
-        raise CheckpointError(f"{special}: neither a file nor a folder; a pipe or a device may have no end")
+    for path in folder.rglob("*"):
+        refuse_special(path)
     parts = read_modules(folder)
     check_types([part.kind for part in parts], folder / MODULES_FILE)
     for part in parts:

@@ -52,8 +52,9 @@ def test_shards_must_be_of_two_models_and_one_corpus(tmp_path: Path) -> None:
     paths = {name: tmp_path / name for name in ("impacts", "vectors", "fewer")}
     twins = Options(shards=paths["impacts"], dense_shards=paths["vectors"])
     assert find_twins(twins) == {"impact": paths["impacts"], "dense": paths["vectors"]}
+    assert find_twins(Options(dense_shards=paths["vectors"])) == {"dense": paths["vectors"]}, "a model alone"
     for options, message in (
-        (Options(shards=paths["impacts"]), "--shards FOLDER of impacts, --dense-shards FOLDER of vectors"),
+        (Options(), "--shards FOLDER of impacts, --dense-shards FOLDER of vectors"),
         (Options(shards=paths["vectors"], dense_shards=paths["impacts"]), "vectors: dense shards, expected those"),
         (Options(shards=paths["impacts"], dense_shards=paths["fewer"]), r"toy \(2\), .*fewer has toy \(1\); encode"),
     ):

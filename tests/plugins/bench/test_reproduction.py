@@ -1,4 +1,4 @@
-"""Rows of tables that measure time: ratios of systems by suites, and latency beside a dense twin."""
+"""Rows of tables that measure time: ratios of systems by suites, and latency, alone or beside a dense twin."""
 
 import json
 import re
@@ -157,6 +157,28 @@ def test_the_protocol_runs_over_the_encoded_documents(golden, tmp_path, monkeypa
     assert smaller is not None, "of a few kB it is 0: sizes are in hundredths of a megabyte"
     [stored] = [json.loads(path.read_text()) for path in (tmp_path / "out/parts").glob("*.json")]
     assert stored["documents"] == 3 and stored["request"]["dense"]["encoder"] == "dense-crossmodal"
+
+
+DENSE = """\
+    columns: ["latency coco/test [queries per second, ms per query, times faster]"]
+    unit: ms
+    rows: {CLIP: "? ? -", CLIP beside: "? ? ?"}
+    systems:
+      CLIP: {encoder: dense-crossmodal, protocol: vdr-g}
+      CLIP beside: {encoder: dense-crossmodal, protocol: vdr-g}
+"""
+
+
+def test_a_dense_model_alone_has_its_own_speed(golden, tmp_path, monkeypatch):
+    """Without another model beside it, nothing is times faster: such a row is of a later version."""
+    twin, data = made_twin(golden, tmp_path), coloured_coco(tmp_path / "data")
+    work_here(monkeypatch)
+    place = Workplace(tmp_path / "out", str(data), checkpoints={"CLIP": str(twin)})
+    table = table_of(tmp_path, DENSE)
+    plan = make_plan(table, place)
+    assert (plan.runs, plan.own, plan.later) == (2, 0, 3)
+    per_second, each, *beside = [cell.measured for cell in cells_of(table, place)]
+    assert per_second == pytest.approx(1000 / each, rel=0.01) and each > 0 and beside == [None] * 3
 
 
 @pytest.mark.parametrize(

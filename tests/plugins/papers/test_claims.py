@@ -382,6 +382,7 @@ def test_seeds_are_trained_measured_and_recorded(tmp_path, monkeypatch):
         return Finding({"R@1": value}, 0.001, model=f"digest {part.seed}")
 
     monkeypatch.setattr("lexvl_plugins.train.loop.train", train)
+    monkeypatch.setattr("lexvl_plugins.train.reproduction.read_validated", lambda part, place: {})
     monkeypatch.setattr("lexvl_plugins.papers.retrieval.measure_retrieval", measure)
     monkeypatch.setattr("lexvl_plugins.papers.prepared.find_problem", lambda ref: "")
     record = tmp_path / "record.json"

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.describing import list_options
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_plugins.papers import published
 from lexvl_plugins.papers.prepared import Finding, is_file_name
 from lexvl_plugins.papers.published import (
+    TASKS,
     PublishedSystem,
     Quantity,
     find_expected_folder,
@@ -410,6 +412,12 @@ def test_a_number_that_is_printed_twice_is_measured_in_one_way():
             tables[key].add(cell.table)
     assert {key: found for key, found in ways.items() if len(found) > 1} == {}
     assert sum(len(found) > 1 for found in tables.values()) > 10
+
+
+def test_the_list_of_tasks_is_complete():
+    rows = re.findall(r"^    ((?:\S+, )*\S+)  ", published.__doc__.partition("rows of `TASKS`:")[2] + " ", re.MULTILINE)
+    listed = [task for row in rows for task in row.split(", ")]
+    assert sorted(listed) == sorted(TASKS)
 
 
 def test_doubtful_numbers_stay_as_printed_with_a_note():

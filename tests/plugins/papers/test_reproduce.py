@@ -481,7 +481,7 @@ def test_every_table_has_a_plan(bare):
     archived = {name for name in COLLECTIONS if re.match("beir/(?!quora|limit|scifact/train)", name)}
     assert lacking["vdr-table4"] == {VDR, *archived}
     assert by_name["stair-table1"][3:7] == (4, 4, 0, 0) and not by_name["stair-table1"].needs
-    assert by_name["stair-table9"].own == 5 and not lacking["stair-table9"], "nobody publishes what it needs"
+    assert by_name["stair-table9"].own == 6 and not lacking["stair-table9"], "nobody publishes what it needs"
     fetched = {plan.table: plan for plan in found if plan.runs and lacking[plan.table]}
     free = {name for name, plan in fetched.items() if not (plan.bytes and plan.seconds)}
     assert free <= {"trec-runs-dl19", "trec-runs-covid", "d2s-readme"}

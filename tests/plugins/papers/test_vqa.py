@@ -77,12 +77,13 @@ def test_targets_and_answers_by_hand():
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_scenes(tmp_path_factory.mktemp("vqa"), 300, 120)
+    return write_scenes(tmp_path_factory.mktemp("vqa"), 150, 80)
 
 
 def test_the_probe_answers_as_well_as_another_network_of_its_shape(drawn):
     """scikit-learn's MLP of the same layers, over the same features: within 5 points; ours is far above chance."""
     from sklearn.neural_network import MLPClassifier
+    from threadpoolctl import threadpool_limits
 
     model = load_encoder("dense-crossmodal", "demo-dense", device="cpu", direction="text-to-image")
     train, test = (read_questions(drawn, split) for split in ("train2014", "val2014"))
@@ -91,10 +92,11 @@ def test_the_probe_answers_as_well_as_another_network_of_its_shape(drawn):
     targets, scores = (vqa.tabulate_scores(questions, answers) for questions in (train, test))
     ours = vqa.pick_scores(scores, vqa.predict(vqa.train_probe(learned, targets, "cpu", 128), tested))
     other = MLPClassifier((128,), alpha=0, early_stopping=True, batch_size=vqa.BATCH, random_state=1)
-    other.fit(learned.take(np.arange(len(train))), targets.toarray().argmax(axis=1))
+    with threadpool_limits(1):  # more of them take ten times as long for such small layers
+        other.fit(learned.take(np.arange(len(train))), targets.toarray().argmax(axis=1))
     theirs = vqa.pick_scores(scores, other.predict(tested.take(np.arange(len(test)))))
     assert ours.mean() == pytest.approx(theirs.mean(), abs=0.05)
-    least = {"yes/no": 0.65, "number": 0.55, "other": 0.45}  # one answer to all: 0.50, 0.67, 0.17
+    least = {"yes/no": 0.65, "number": 0.55, "other": 0.45}  # one answer to all: 0.50, 0.66, 0.23
     for kind, share in least.items():
         own = np.array([question.kind == kind for question in test])
         assert ours[own].mean() > share, kind

@@ -54,13 +54,20 @@ def again(path: Path, random: Random) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
+def read_whole(path: Path) -> bytes:
+    """The bytes of a file; a pipe and a device, which `odd` makes, have no end."""
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    return path.read_bytes()
+
+
 def half(path: Path, random: Random) -> None:
-    content = path.read_bytes()
+    content = read_whole(path)
     path.write_bytes(content[: random.randrange(len(content))])
 
 
 def broken(path: Path, random: Random) -> None:
-    path.write_bytes(damaged(random, path.read_bytes()))
+    path.write_bytes(damaged(random, read_whole(path)))
 
 
 def gone(path: Path, random: Random) -> None:

@@ -193,8 +193,8 @@ def test_what_cannot_be_done(tmp_path: Path, demo: Demo, monkeypatch: pytest.Mon
         demo()
     assert not list((tmp_path / "demo").iterdir())
     (tmp_path / "file").write_text("mine")
-    for place, reason in (("file", "File exists"), ("file/inside", "Not a directory")):
-        with pytest.raises(ArtefactError, match=rf"{place}: cannot be written \({reason}\); choose another output"):
+    for place in ("file", "file/inside"):
+        with pytest.raises(ArtefactError, match=rf"{place}: cannot be written \(Not a directory\); choose another"):
             demo(output=tmp_path / place)
     assert (tmp_path / "file").read_text() == "mine"
 

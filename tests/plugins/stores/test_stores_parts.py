@@ -17,6 +17,7 @@ from invoking import Quiet, answering
 
 from lexvl_anserini.engines.engine import find_urls, index_path
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, StoreError, UsageError
+from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.records import ImpactQuery
@@ -26,7 +27,7 @@ from lexvl_anserini.searching.searcher import search_index
 from lexvl_plugins.exchange.sharing.indexes import check_index
 from lexvl_plugins.stores.building import load
 from lexvl_plugins.stores.fetching import fetch_best, fetch_top, multiply
-from lexvl_plugins.stores.folder import FILES, Notes, name_folder, write_folder
+from lexvl_plugins.stores.folder import FILES, Notes, name_folder, refresh_folder, write_folder
 from lexvl_plugins.stores.opensearch import OpenSearchStore, read_single
 from lexvl_plugins.stores.store import StorePlace, StoreRow, parse_url
 from tests.plugins.stores.store_servers import MemoryStore, UrlOf, serving
@@ -365,10 +366,35 @@ def test_an_abandoned_table_that_cannot_be_removed_hides_no_error(
     monkeypatch.undo()
 
 
-def test_several_commands_write_one_local_folder(tmp_path: Path) -> None:
+def test_several_commands_write_one_local_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lexvl_plugins.stores.folder.PATIENCE_S", 300)  # of forty writers on a busy machine
     place = parse_url("qdrant+http://h/demo")
     contents = [Notes(str(n), {name: json.dumps({"n": n}) for name in FILES}) for n in range(4)]
     with ThreadPoolExecutor(len(contents)) as pool:
         list(pool.map(lambda notes: write_folder(name_folder(place), place, notes), contents * 10))
     assert {file.name for file in name_folder(place).iterdir()} == FILES
     assert len({json.loads(file.read_text())["n"] for file in name_folder(place).iterdir()}) == 1
+
+
+def test_what_another_command_writes_afterwards_is_not_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = parse_url("qdrant+http://h/demo")
+
+    @contextmanager
+    def followed(folder: Path) -> Iterator[Path]:
+        with new_folder(folder) as part:
+            yield part
+        (folder / "index.json").write_text("of a newer build")
+
+    monkeypatch.setattr("lexvl_plugins.stores.folder.new_folder", followed)
+    write_folder(name_folder(place), place, Notes("token", dict.fromkeys(FILES, "{}")))
+    assert (name_folder(place) / "index.json").read_text() == "of a newer build"
+
+
+def test_a_local_folder_that_another_command_writes_is_not_removed(memory: UrlOf) -> None:
+    place = parse_url(memory("gone"))
+    folder = name_folder(place)
+    with new_folder(folder) as part:
+        (part / "file").touch()
+    with new_folder(folder), pytest.raises(ArtefactError, match="another process is writing it; wait for it"):
+        refresh_folder(place)
+    assert refresh_folder(place) == folder and not list(folder.parent.iterdir())

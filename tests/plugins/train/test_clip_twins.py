@@ -71,6 +71,19 @@ def trained_twin(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(twin_of_stair(corpus), tmp_path_factory.mktemp("twin"), device="cpu")
 
 
+@pytest.fixture(scope="module")
+def trained_stair(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(recipe_of(corpus, "stair", FRESH), tmp_path_factory.mktemp("stair"), device="cpu")
+
+
+@pytest.fixture(scope="module", params=[VIT, SWIN], ids=["vit", "swin"])
+def fdt_pair(request, corpus: str, merges: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The checkpoints of FDT's CLIP and of FDT over one network of images."""
+    recipes = (twin_of_fdt(corpus, merges, request.param), fdt_recipe(corpus, merges, request.param))
+    twin, family = (train(recipe, tmp_path_factory.mktemp("fdt"), device="cpu") for recipe in recipes)
+    return twin, family
+
+
 # ---- the networks in NumPy, from the names that all three layouts share
 
 
@@ -175,9 +188,8 @@ def shapes_below_the_head(weights: Any) -> dict[str, tuple[int, ...]]:
     }
 
 
-def test_stairs_clip_has_the_weights_of_stair_below_the_head(trained_twin: Path, corpus: str, tmp_path: Path) -> None:
-    twin = weights_of(trained_twin)
-    stair = weights_of(train(recipe_of(corpus, "stair", FRESH), tmp_path / "stair", device="cpu"))
+def test_stairs_clip_has_the_weights_of_stair_below_the_head(trained_twin: Path, trained_stair: Path) -> None:
+    twin, stair = weights_of(trained_twin), weights_of(trained_stair)
     assert shapes_below_the_head(twin) == shapes_below_the_head(stair)
     assert {key for key in twin if "head" in key} == {
         *("text_head.proj.weight", "image_head.proj.weight", "image_head.pool.query"),
@@ -239,11 +251,9 @@ def test_fdts_clip_over_swin_projects_the_mean_of_its_cells(corpus, merges, tmp_
     np.testing.assert_allclose(seen["images"], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("image", [VIT, SWIN], ids=["vit", "swin"])
-def test_fdts_clip_has_the_weights_of_fdt_without_its_head(image, corpus, merges, tmp_path):
+def test_fdts_clip_has_the_weights_of_fdt_without_its_head(fdt_pair: tuple[Path, Path]) -> None:
     """With the projections that FDT has and does not use, here of 6 numbers instead of the codebook's 8."""
-    twin = weights_of(train(twin_of_fdt(corpus, merges, image), tmp_path / "twin", device="cpu"))
-    family = weights_of(train(fdt_recipe(corpus, merges, image), tmp_path / "fdt", device="cpu"))
+    twin, family = map(weights_of, fdt_pair)
     kept = [key for key in family if not key.startswith(("space_dict", "img_query_model", "txt_query_model"))]
     assert sorted(twin) == sorted(kept) and len(kept) < len(family)
     projections = {"visual.proj", "visual.head.weight", "visual.head.bias", "encode_text.text_projection.weight"}
@@ -339,9 +349,8 @@ def refuse(folder: Path, encoder: str) -> str:
     return str(raised.value)
 
 
-def test_what_is_no_twin_is_one_line(trained_twin: Path, corpus: str, merges: Path, tmp_path: Path) -> None:
-    twin = trained_twin
-    stair = train(recipe_of(corpus, "stair", FRESH), tmp_path / "stair", device="cpu")
+def test_what_is_no_twin_of_stair_is_one_line(trained_twin: Path, trained_stair: Path, tmp_path: Path) -> None:
+    twin, stair = trained_twin, trained_stair
     assert "model_type 'stair', expected 'stair-clip'" in refuse(stair, "clip-twin")
     refuse(stair, "clip")
     refuse(twin, "clip")
@@ -350,14 +359,18 @@ def test_what_is_no_twin_is_one_line(trained_twin: Path, corpus: str, merges: Pa
     folder = copytree(stair, tmp_path / "headed")
     (folder / "config.json").write_text((twin / "config.json").read_text())
     assert "unexpected: image_head.bias" in refuse(folder, "clip-twin")
-    for name, image, encoder in (("vit", VIT, "clip"), ("swin", SWIN, "clip-twin")):
-        family = train(fdt_recipe(corpus, merges, image), tmp_path / f"fdt-{name}", device="cpu")
-        assert "unexpected: img_query_model" in refuse(family, encoder)
-        own = train(twin_of_fdt(corpus, merges, image), tmp_path / name, device="cpu")
-        assert "no codebook (space_dict), so not an FDT model" in refuse(own, "fdt")
-        (own / "bpe_simple_vocab_16e6.txt").unlink()
-        assert "no BPE merges" in refuse(own, encoder)
-    assert "expected 'stair-clip' or CLIP's texts beside a Swin" in refuse(tmp_path / "vit/model", "clip-twin")
+
+
+def test_what_is_no_twin_of_fdt_is_one_line(fdt_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    twin, family = fdt_pair
+    encoder = "clip-twin" if "visual.head.weight" in weights_of(twin) else "clip"
+    assert "unexpected: img_query_model" in refuse(family, encoder)
+    assert "no codebook (space_dict), so not an FDT model" in refuse(twin, "fdt")
+    folder = copytree(twin, tmp_path / "without")
+    (folder / "bpe_simple_vocab_16e6.txt").unlink()
+    assert "no BPE merges" in refuse(folder, encoder)
+    if encoder == "clip":
+        assert "expected 'stair-clip' or CLIP's texts beside a Swin" in refuse(twin, "clip-twin")
 
 
 @pytest.mark.parametrize(

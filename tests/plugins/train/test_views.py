@@ -182,34 +182,40 @@ def model(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     return {"text": {"checkpoint": str(golden / "splade/ckpt_bert"), "least": 1, "max_length": 16}, "image": image}
 
 
+@pytest.fixture(scope="module")
+def plain(images: str, model: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pair trained on the images as they are."""
+    return train(recipe_of(images, model, {}), tmp_path_factory.mktemp("plain"), device="cpu")
+
+
 AUGMENTED: dict[str, Any] = {"augmentation": {"rand_augment": {}, "half": 0.5}}
 
 
-def test_training_on_views_resumes(images: str, model: dict[str, Any], tmp_path: Path) -> None:
+def test_training_on_views_resumes(images: str, model: dict[str, Any], plain: Path, tmp_path: Path) -> None:
     """With operations and half sides, a run that stops and goes on ends with the same weights."""
     recipe = recipe_of(images, model, AUGMENTED)
     whole = train(recipe, tmp_path / "whole", device="cpu")
     train(recipe, tmp_path / "stopped", device="cpu", stop_after=2)
     assert same_weights(train(recipe, tmp_path / "stopped", device="cpu"), whole)
-    plain = train(recipe_of(images, model, {}), tmp_path / "plain", device="cpu")
     assert not same_weights(plain, whole)
 
 
-def test_a_pair_is_tuned_on_images_of_another_side(images: str, model: dict[str, Any], tmp_path: Path) -> None:
+def test_a_pair_is_tuned_on_images_of_another_side(
+    images: str, model: dict[str, Any], plain: Path, tmp_path: Path
+) -> None:
     """It begins with the pair trained before, and its encoder reads images of the new side."""
-    first = train(recipe_of(images, model, {}), tmp_path / "first", device="cpu")
-    started = {**model, "start": str(first)}
+    started = {**model, "start": str(plain)}
     recipe = recipe_of(images, started, {"trained": ["encoder_q.head.bias"]}, resolution=32, grid=8)
     tuned = train(recipe, tmp_path / "tuned", device="cpu")
     assert load_encoder("lexlip", tuned).document.pixels.resolution == 32
-    ours, theirs = weights_of(tuned), weights_of(first)
+    ours, theirs = weights_of(tuned), weights_of(plain)
     key = "encoder_p.backbone.model.embeddings.position_embeddings"
     assert ours[key].shape == (1, 65, 16) and theirs[key].shape == (1, 17, 16)
     assert torch.allclose(ours[key][0], interpolate_rows(theirs[key][0], 65, True))
     same = [name for name in theirs if name != key and name != "encoder_q.head.bias" and name in ours]
     assert len(same) > 10 and all(torch.equal(ours[name], theirs[name]) for name in same)
     again = recipe_of(images, {**model, "start": str(tuned)}, {}, resolution=32, grid=8)
-    assert train(again, tmp_path / "again", device="cpu").is_dir()
+    assert train(again, tmp_path / "again", device="cpu", stop_after=1).is_dir()
 
 
 @pytest.mark.parametrize(
