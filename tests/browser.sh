@@ -19,4 +19,4 @@ if [ ! -e node_modules/axe-core/axe.min.js ]; then
     echo "no axe-core (npm install axe-core@4.14): its test is skipped" >&2
 fi
 if [ "${1:-}" = "--install" ]; then exit 0; fi
-python -m pytest tests/plugins/serve/test_page.py tests/plugins/serve/test_publishing.py tests/project/test_docs_site.py "$@"
+python -m pytest tests/plugins/serve/test_page.py tests/plugins/serve/test_publishing.py tests/plugins/papers/test_site.py "$@"
