@@ -17,8 +17,7 @@ from lexvl_anserini.ground.quantise import Quantiser
 
 mteb = pytest.importorskip("mteb", reason="MTEB is not installed")
 from mteb.mocks.mock_tasks import reranking, retrieval  # noqa: E402
-from mteb.models import ModelMeta  # noqa: E402
-from mteb.models.search_wrappers import SearchEncoderWrapper  # noqa: E402
+from mteb.models import ModelMeta, SearchEncoderWrapper  # noqa: E402
 from mteb.models.sentence_transformer_wrapper import SparseEncoderWrapper  # noqa: E402
 
 from lexvl_plugins.exchange.adapters.mteb_index import LuceneIndex  # noqa: E402
