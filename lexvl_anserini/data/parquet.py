@@ -131,11 +131,12 @@ PART = re.compile(r"(?P<name>.+)-\d+-of-(?P<parts>\d+)(-[0-9a-f]+)?")
 def group_tables(folder: Path) -> dict[str, list[Path]]:
     """The Parquet tables of a folder by their names, each with all of its parts."""
     tables, whole = defaultdict[str, list[Path]](list), dict[str, int]()
-    for path in choose_files(folder, ".parquet"):
+    for path in [*choose_files(folder, ".parquet"), *choose_files(folder, ".parquet", "*/[0-9]*")]:
         part = PART.fullmatch(path.stem)
-        name = part["name"] if part else path.stem
+        # In the branch that the hub converts by itself, a table is a folder: `test/0000.parquet`.
+        name = path.parent.name if path.parent != folder else part["name"] if part else path.stem
         tables[name].append(path)
-        whole[name] = int(part["parts"]) if part else 1
+        whole[name] = int(part["parts"]) if part else len(tables[name])
     if cut := next((name for name, parts in tables.items() if len(parts) != whole[name]), None):
         raise DataError(f"{folder}: {len(tables[cut])} of the {whole[cut]} parts of {cut!r}; fetch the folder again")
     return tables

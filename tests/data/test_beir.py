@@ -293,6 +293,18 @@ def test_tables_of_the_hub(tmp_path, changed, problem):
         assert list(data.documents()) == found
 
 
+def test_tables_that_the_hub_converts(tmp_path):
+    """The branch `refs/convert/parquet`: a folder a table, where judgements are those of `default`."""
+    for name, rows in TABLES.items():
+        table, number, *_ = name.replace("data", "default").split("-")  # default/test, 00000
+        path = tmp_path / table / f"{number[1:]}.parquet"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    data = load_dataset(f"beir:{tmp_path}")
+    assert [document.doc_id for document in data.documents()] == ["d1", "d2"]
+    assert (list(data.topics()), list(data.qrels())) == ([Topic("7", "first")], [Qrel("7", "d2", 1)])
+
+
 def test_null_is_absent_and_two_values_of_a_key_are_kept(tmp_path):
     path = tmp_path / "corpus.jsonl"
     record = {"_id": "a", "title": None, "text": "x", "image": None, "year": 3, "of": 2}

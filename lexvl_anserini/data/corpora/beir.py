@@ -72,12 +72,12 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
     """
     default = DEFAULT_SPLITS.get(ref.name.removeprefix("beir/"), DEFAULT_SPLIT)
     split = ref.split or default
-    corpus = find_beir_files(folder, split=split)
-    if not corpus:
+    if not (corpus := find_beir_files(folder, split=split)):
         absence = "no corpus.jsonl in it" if folder.is_dir() else "no folder" if folder.exists() else "no such folder"
         raise DataError(f"{folder}: {absence}; expected corpus.jsonl, queries.jsonl, qrels/<split>.tsv")
     if split != default:
         find_qrels(folder, split)
+    plain = corpus[0].suffix.lower() == ".jsonl"
     dataset = Dataset.of(
         replace(ref, split=split),
         documents=partial(read_corpus, corpus, ref.escape_ids),
@@ -85,9 +85,7 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
         qrels=partial(_read_split_qrels, folder, split, ref.escape_ids),
         remove_query=is_beir(folder, ref.name),
     )
-    if corpus[0].suffix.lower() != ".jsonl":
-        return dataset
-    return replace(dataset, placed=partial(read_placed_corpus, corpus[0], ref.escape_ids))
+    return replace(dataset, placed=partial(read_placed_corpus, corpus[0], ref.escape_ids) if plain else None)
 
 
 def is_beir(folder: Path, name: str) -> bool:
@@ -151,7 +149,8 @@ def find_qrels(folder: Path, split: str) -> list[Path]:
     judged = folder / "qrels"
     if lines := _find_packed(judged / f"{split}.tsv", judged / f"{split}.jsonl"):
         return [lines]
-    tables = group_tables(judged) or group_tables(folder / "data")  # the hub's name of what has no other
+    # The hub's names of what has no other are `data` and, in the branch that it converts, `default`.
+    tables = next(filter(None, (group_tables(folder / name) for name in ("qrels", "data", "default"))), {})
     if split in tables:
         return tables[split]
     files = [path for path in choose_files(judged, "") if get_plain_suffix(path) in (".tsv", ".jsonl")]
