@@ -192,5 +192,5 @@ TINY_ENCODERS = {
     "bge-m3": Tiny("bge-m3", make_bge_m3),
     "bge-m3 topk": Tiny("bge-m3", make_bge_m3, {"topk": 3, "query_topk": 2}),
     "uembed": Tiny("uembed", make_uembed),
-    "uembed topk": Tiny("uembed", make_uembed, {"topk": 16, "instruction": "Find pictures"}),
+    "uembed topk": Tiny("uembed", make_uembed, {"topk": 16}),
 }
