@@ -58,6 +58,8 @@ TEXT_DESCRIPTIONS = "*med_config*.json"
 # The prompt of a model that reads images and texts together. It counts only beside such a model's processor: other
 # encoders do not read it.
 CHAT_TEMPLATE, PROCESSOR = "chat_template.jinja", "processor_config.json"
+# Sparse heads beside the weights of a network: BGE-M3's, and UEmbed's with the number of its tokens of end.
+SPARSE_HEADS = frozenset({"sparse_linear.pt", "sparse_weights.pt", "sparse_info.json"})
 # Files that count beside a weight file that the user names.
 CONFIGURATIONS = ("config.json", "config.yaml", TEXT_DESCRIPTIONS)
 
@@ -110,12 +112,12 @@ def list_model_files(names: Iterable[str], weights: bool = True, older: bool = F
     paths = [path for path in map(PurePosixPath, sorted(set(names))) if not re.search(r"/\.(?!\./)", f"/{path}")]
     small = {str(path) for path in paths if path.name in SMALL_FILES or path.match(TEXT_DESCRIPTIONS)}
     small |= {str(path) for path in paths if older and path.suffix in (".json", ".yaml", ".txt", ".model")}
-    small |= {CHAT_TEMPLATE} & {str(path) for path in paths if PROCESSOR in small}
-    large: set[str] = set()
+    large = SPARSE_HEADS & {str(path) for path in paths if weights and not older}
+    small |= {CHAT_TEMPLATE} & {str(path) for path in paths if PROCESSOR in small or "sparse_info.json" in large}
     for folder in {path.parent for path in paths} if weights else ():
         for name in choose_weights(str(path) for path in paths if path.parent == folder):
             if folder == PurePosixPath() or is_shard_name(name) or PurePosixPath(name).name == NAVER_WEIGHTS:
-                large.add(name)
+                large |= {name}
     return sorted(small | large)
 
 

@@ -163,6 +163,9 @@ def _read_file(path: Path) -> Contents:
             inner = candidate
             break
     weights = {str(key): value.detach() for key, value in inner.items() if isinstance(value, Tensor)}
+    if not weights:  # lists of tensors
+        lists = {str(key): value for key, value in inner.items() if isinstance(value, list)}
+        weights = {f"{key}.{n}": w for key, rows in lists.items() for n, w in enumerate(rows) if isinstance(w, Tensor)}
     beside = [*data.items(), *inner.items()] if inner is not data else [*data.items()]
     _check_tensors(path, weights)
     if not weights:
