@@ -22,7 +22,9 @@ POOLING_FOLDER = "1_SpladePooling"
 ROUTER = "Router"
 # Modules that are a model of transformers, in a folder of its own.
 BACKBONES = ("Transformer", "MLMTransformer", "CLIPModel")
-MODULES = (*BACKBONES, ROUTER, "Pooling", "Dense", "Normalize", "LayerNorm", "Dropout", "StaticEmbedding")
+SPARSE_MODULES = ("SpladePooling", "SparseStaticEmbedding", "SparseAutoEncoder")
+DENSE_MODULES = ("Pooling", "Dense", "Normalize", "LayerNorm", "Dropout", "StaticEmbedding")
+MODULES = (*BACKBONES, ROUTER, *DENSE_MODULES, *SPARSE_MODULES)
 OLDER_MODULES = ("WeightedLayerPooling", "CNN", "LSTM", "BoW", "WordEmbeddings", "WordWeights")
 
 # Arguments of transformers that a folder may give; others choose code, files and kernels.

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
+from lexvl_anserini.encoders.cards import name_readers
 from lexvl_anserini.encoders.checkpoints.find import (
     NAVER_WEIGHTS,
     Checkpoint,
@@ -18,7 +19,12 @@ from lexvl_anserini.encoders.checkpoints.find import (
     resolve_inside,
 )
 from lexvl_anserini.encoders.checkpoints.naver_layout import Run, SideFiles, build_masked_lm, read_run
-from lexvl_anserini.encoders.checkpoints.sentence_layout import ABOUT_FILE, get_class_name, read_modules
+from lexvl_anserini.encoders.checkpoints.sentence_layout import (
+    ABOUT_FILE,
+    SPARSE_MODULES,
+    get_class_name,
+    read_modules,
+)
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
@@ -126,8 +132,9 @@ def load_splade(
     if query_checkpoint is not None:
         other = find_checkpoint(query_checkpoint)
         query = read_sides(other, query_source(other, source))["query"]
-        if query.columns.vocabulary.digest != document.columns.vocabulary.digest:
-            raise CheckpointError(f"{other.path}: the query encoder has another vocabulary than {checkpoint.path}")
+    if query.columns.vocabulary.digest != document.columns.vocabulary.digest:
+        where = query_checkpoint or "its query side"
+        raise CheckpointError(f"{checkpoint.path}: {where} has another vocabulary than its documents")
     # Options of weighted queries override the bags that a model was trained with.
     if query.bag and not weighted_queries if doc_only is None else doc_only:
         reader = TextReader(query.tokenizer, query_max_length or query.max_length)
@@ -274,9 +281,11 @@ def load_chain_parts(chain: Sequence[tuple[str, Path]], folder: Path, source: So
                 topk=topk,
                 **read_splade_pooling(pooling_path),
             )
-    names = ", ".join(name for name, _ in chain)
-    expected = "a SPLADE folder has Transformer and SpladePooling or SparseStaticEmbedding"
-    raise CheckpointError(f"{folder}: modules {names}; {expected} (dense models: --encoder sentence)")
+    names = [name for name, _ in chain]
+    sparse = {*names} & {*SPARSE_MODULES}
+    remedy = name_readers(names[-1], "splade") if sparse else "--encoder sentence, unless it is a sparse model"
+    expected = "a SPLADE folder has Transformer and SpladePooling or SparseStaticEmbedding; load it with"
+    raise CheckpointError(f"{folder}: modules {', '.join(names)}; {expected} {remedy}")
 
 
 def read_splade_pooling(where: Path) -> dict[str, Any]:
