@@ -89,12 +89,17 @@ def describe_chains(chains: Mapping[str, list[SentenceModule]]) -> str:
     return "; ".join(routes).removeprefix(": ")
 
 
+def is_of_library(part: SentenceModule) -> bool:
+    """Whether the class of a module is one of sentence-transformers."""
+    return part.kind.startswith("sentence_transformers.")
+
+
 def find_code(folder: Path) -> list[str]:
     """The classes that a folder names and no installed library has, sorted."""
     from transformers import CONFIG_MAPPING
 
     parts = {part for chain in list_chains(folder).values() for part in chain}
-    named = {part.kind for part in parts if not part.kind.startswith("sentence_transformers.")}
+    named = {part.kind for part in parts if not is_of_library(part)}
     for path, content in read_descriptions(folder):
         if path.name == "config.json" and "model_type" in content and content["model_type"] not in CONFIG_MAPPING:
             named |= list_auto_classes(content)

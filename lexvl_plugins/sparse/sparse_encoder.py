@@ -46,6 +46,7 @@ from lexvl_plugins.sparse.consent import (
     describe_chains,
     fetch_code,
     has_consent,
+    is_of_library,
     list_chains,
 )
 
@@ -136,7 +137,7 @@ class LibraryTexts(ReadsTexts, LibraryTower):
             if limit and is_fast(tokenizer):
                 texts = read_starts(tokenizer, texts, int(limit))
             # The library reads a text as the name of a picture, or fetches it, if it may be one.
-            named = [{"text": text} for text in texts] if "image" in list_modalities(self.chain) else texts
+            named: list[Any] = [{"text": text} for text in texts] if "image" in list_modalities(self.chain) else texts
             yield range(start, start + len(texts)), named
 
 
@@ -179,7 +180,8 @@ def load_sparse_encoder(
     if source.tokenizer or source.backbone_config:
         raise UsageError("encoder 'sparse-encoder' reads its own tokenizer and configuration; give neither")
     chains = list_chains(checkpoint.folder)
-    kinds = {part.name for chain in chains.values() for part in chain}
+    # A class of the folder may have the name of one of the library.
+    kinds = {part.name if is_of_library(part) else part.kind for chain in chains.values() for part in chain}
     noted = {"modules": describe_chains(chains) or "none"}
     if native and direction == "text-to-text":
         encoder = load_natively(source, kinds, topk, query_topk, max_length)
@@ -254,7 +256,7 @@ def load_by_library(
         raise CheckpointError(f"{folder}: similarity_fn_name {similarity!r}, but {expected}")
     if max_length is not None:
         model.max_seq_length = max_length
-    towers = []
+    towers: list[Any] = []
     sides = zip(("query", "document"), in_direction(direction, "text", "image"), topks, strict=True)
     for side, modality, topk in sides:
         chain = list_modules(model, side, modality)

@@ -81,7 +81,8 @@ def test_a_family_and_the_library_give_the_same_impacts(made, name) -> None:
     assert type(chosen.document) is type(native.document)
     assert type(library.document) is type(library.query) is sparse_encoder.LibraryTexts
     assert library.vocabulary.digest == native.vocabulary.digest
-    quantisers = [model.fit_quantiser(Quantiser()) for model in (native, library)]
+    sample = native.document.weights(TEXTS)
+    quantisers = [model.fit_quantiser(Quantiser()).calibrate(sample) for model in (native, library)]
     for side in ("query", "document"):
         one, other = getattr(native, side), getattr(library, side)
         found, expected = other.weights(TEXTS, batch_size=2), one.weights(TEXTS)
@@ -159,8 +160,8 @@ def test_a_manifest_notes_the_modules(made) -> None:
 
 CODE = """
 open({marker!r}, "a").close()
-from sentence_transformers.sparse_encoder.modules import SpladePooling
-class Doubled(SpladePooling):
+from sentence_transformers.sparse_encoder.modules import SpladePooling as Pooling
+class SpladePooling(Pooling):
     def forward(self, features):
         features = super().forward(features)
         features["sentence_embedding"] = 2 * features["sentence_embedding"]
@@ -170,11 +171,11 @@ class Doubled(SpladePooling):
 
 @pytest.fixture
 def foreign(copy, tmp_path, monkeypatch) -> Path:
-    """A SPLADE folder whose pooling is a class of its own, which writes the file `ran`."""
+    """A SPLADE folder whose pooling is a class of its own, by the library's name, which writes the file `ran`."""
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "cache"))
     folder = copy("splade")
     modules = json.loads((folder / "modules.json").read_text())
-    modules[1]["type"] = "doubling.Doubled"
+    modules[1]["type"] = "doubling.SpladePooling"
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "doubling.py").write_text(CODE.format(marker=str(tmp_path / "ran")))
     return folder
@@ -183,7 +184,7 @@ def foreign(copy, tmp_path, monkeypatch) -> Path:
 def test_code_runs_only_where_the_environment_names_its_folder(foreign, made, tmp_path, monkeypatch, caplog) -> None:
     """Its weights are then the module's; one line says so, and the manifest has the digest of what ran."""
     line = refuse(foreign)
-    assert "its files name code (doubling.Doubled), which runs only with your consent" in line
+    assert "its files name code (doubling.SpladePooling), which runs only with your consent" in line
     assert line.endswith(f"set {CONSENT}={foreign}")
     for other in ("1", "true", "*", str(tmp_path), f"{foreign}x"):
         monkeypatch.setenv(CONSENT, other)
@@ -195,7 +196,7 @@ def test_code_runs_only_where_the_environment_names_its_folder(foreign, made, tm
     [told] = [record.message for record in caplog.records if "runs its code" in record.message]
     ref = model.identity()
     assert str(foreign) in told and ref.options["code"][:16] in told
-    assert ref.options["modules"] == "Transformer, Doubled"
+    assert ref.options["modules"] == "Transformer, SpladePooling"
     close(model.document.weights(TEXTS), 2 * load(made("splade")).document.weights(TEXTS).toarray())
     (foreign / "doubling.py").write_text((foreign / "doubling.py").read_text().replace("2 *", "3 *"))
     with pytest.raises(ArtefactError, match="has code '.*, the index was made with"):
@@ -205,7 +206,7 @@ def test_code_runs_only_where_the_environment_names_its_folder(foreign, made, tm
 def test_no_data_gives_consent(foreign, tmp_path, made) -> None:
     """Neither a manifest that notes code nor an option does."""
     ref = load(made("splade"), native=False).identity()
-    noted = {**ref.options, "modules": "Transformer, Doubled", "code": "0" * 64}
+    noted = {**ref.options, "modules": "Transformer, SpladePooling", "code": "0" * 64}
     with pytest.raises(CheckpointError, match="only with your consent"):
         load_encoder_from(type(ref)({**ref, "checkpoint": str(foreign), "options": noted}), device="cpu")
     with pytest.raises(UsageError, match="trust_remote_code"):
