@@ -106,7 +106,7 @@ def load_sae(
     checkpoint = source.required("sae")
     folder = checkpoint.folder
     chain = read_chain(folder)
-    about, similarity, prompts = read_about(folder)
+    description, similarity, prompts = read_description(folder)
     if similarity != "dot":
         what = f"{folder / ABOUT_FILE}: similarity_fn_name {similarity!r:.80}, expected 'dot'"
         raise CheckpointError(f"{what}; load it with {name_readers('*', 'sae')}")
@@ -127,7 +127,7 @@ def load_sae(
     reader = load_reader(source, chain["Transformer"], size, max_length)
     head = Head(nn.Identity(), coder.matrix, coder.bias)
     columns = TokenColumns(name_latents(len(coder.matrix)), np.full(size, -1, dtype=np.int64))
-    usual = about.get("max_active_dims") or coder.k
+    usual = description.get("max_active_dims") or coder.k
 
     def build_tower(side: str, k: int | None) -> AutoEncoderTower:
         composition = Composition(embed, head, torch.relu, pool_max, keep_top(k or usual))
@@ -151,12 +151,12 @@ def read_chain(folder: Path) -> dict[str, Path]:
     return {part.name: part.folder for part in modules}
 
 
-def read_about(folder: Path) -> tuple[dict[str, Any], str, dict[str, str]]:
+def read_description(folder: Path) -> tuple[dict[str, Any], str, dict[str, str]]:
     """The description of a SparseEncoder, how it compares vectors, and the prompts of both sides."""
     path = folder / ABOUT_FILE
-    about = read_json(path, "model description", CheckpointError) if path.is_file() else {}
-    prompts = {side: (about.get("prompts") or {}).get(side) or "" for side in ("query", "document")}
-    return about, about.get("similarity_fn_name") or "dot", prompts
+    description = read_json(path, "model description", CheckpointError) if path.is_file() else {}
+    prompts = {side: (description.get("prompts") or {}).get(side) or "" for side in ("query", "document")}
+    return description, description.get("similarity_fn_name") or "dot", prompts
 
 
 def read_pooling(folder: Path, prompts: Mapping[str, str]) -> Callable[[Tensor, Tensor], Tensor]:

@@ -190,17 +190,17 @@ def check_backbone(part: SentenceModule) -> None:
     )
 
     path = part.folder / "sentence_bert_config.json"
-    about = read_json(path, "module", CheckpointError) if path.is_file() else {}
-    if "tokenizer_name_or_path" in about:
+    description = read_json(path, "module", CheckpointError) if path.is_file() else {}
+    if "tokenizer_name_or_path" in description:
         raise CheckpointError(f"{path}: names another tokenizer, which a checkpoint may not choose")
-    for entry in (about.get("modality_config") or {}).values():
+    for entry in (description.get("modality_config") or {}).values():
         if not isinstance(entry, Mapping) or entry.get("method") not in METHODS:
             raise CheckpointError(f"{path}: modality_config has {entry!r:.80}, expected a method of {METHODS}")
     config = part.folder / "config.json"
     if config.is_file() and (kernels := list_kernels(read_json(config, "model configuration", CheckpointError))):
         raise CheckpointError(f"{config}: attention by {kernels[0]!r:.80}, which a checkpoint may not choose")
     masked = part.name == "MLMTransformer"
-    task = about.get("transformer_task", "fill-mask" if masked else "feature-extraction")
+    task = description.get("transformer_task", "fill-mask" if masked else "feature-extraction")
     auto = TRANSFORMER_TASK_TO_AUTO_MODEL.get(task)
     if auto is None:
         raise CheckpointError(f"{path}: transformer_task {task!r:.80}, expected fill-mask or feature-extraction")
@@ -214,10 +214,10 @@ def check_backbone(part: SentenceModule) -> None:
 
 def list_kernels(config: Any) -> list[Any]:
     """The implementations of attention and experts, at any depth of a configuration, that are not transformers'."""
-    found = []
+    kernels = []
     for key, value in config.items() if isinstance(config, Mapping) else ():
-        found += [value] if key.endswith("_implementation") and value not in ATTENTION else list_kernels(value)
-    return found
+        kernels += [value] if key.endswith("_implementation") and value not in ATTENTION else list_kernels(value)
+    return kernels
 
 
 def check_tokenizer(folder: Path) -> None:

@@ -93,8 +93,7 @@ class LibraryTower:
         encode = self.model.encode_query if self.side == "query" else self.model.encode_document
         options = {"convert_to_sparse_tensor": False, "save_to_cpu": True, "show_progress_bar": False}
         with self.lock:
-            found = encode(piece, batch_size=batch_size, max_active_dims=topk, **options)
-        rows: np.ndarray = found.float().numpy()
+            rows: np.ndarray = encode(piece, batch_size=batch_size, max_active_dims=topk, **options).float().numpy()
         if not np.isfinite(rows).all() or (rows < 0).any():
             what = "is not finite" if not np.isfinite(rows).all() else "is negative, which no impact can be"
             raise LexvlError(f"the model gave a weight that {what} for input {str(piece[0])[:60]!r} or its batch")
@@ -110,10 +109,10 @@ class LibraryTower:
         values: list[np.ndarray] = [np.empty(0, np.float32)] * len(inputs)
         size = max(batch_size, PIECE_FLOATS // len(self.vocabulary))
         for positions, piece in self.pieces(inputs, size, on_error):
-            found = sparse.csr_matrix(self.compute(piece, batch_size, self.topk))
+            matrix = sparse.csr_matrix(self.compute(piece, batch_size, self.topk))
             for row, position in enumerate(positions):
-                span = slice(found.indptr[row], found.indptr[row + 1])
-                dims[position], values[position] = found.indices[span].astype(np.int32), found.data[span].copy()
+                span = slice(matrix.indptr[row], matrix.indptr[row + 1])
+                dims[position], values[position] = matrix.indices[span].astype(np.int32), matrix.data[span].copy()
             progress(len(piece))
         return as_csr(join_rows(dims, values, len(self.vocabulary)))
 
@@ -226,8 +225,8 @@ def refuse_dense(checkpoint: Checkpoint, has_modules: bool) -> None:
             raise CheckpointError(f"{checkpoint.folder}: {what}; sparse folders have the modules of a SparseEncoder")
         return
     path = checkpoint.folder / ABOUT_FILE
-    about = read_json(path, "model description", CheckpointError) if path.is_file() else {}
-    if (kind := about.get("model_type", "SentenceTransformer")) != "SparseEncoder":
+    description = read_json(path, "model description", CheckpointError) if path.is_file() else {}
+    if (kind := description.get("model_type", "SentenceTransformer")) != "SparseEncoder":
         remedy = "load it with --encoder sentence" if kind == "SentenceTransformer" else "it gives no sparse vectors"
         raise CheckpointError(f"{checkpoint.folder}: a {kind!s:.40}, not a SparseEncoder; {remedy}")
 

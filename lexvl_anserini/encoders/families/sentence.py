@@ -10,12 +10,7 @@ import numpy as np
 
 from lexvl_anserini.encoders.cards import name_readers
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.sentence_layout import (
-    ABOUT_FILE,
-    SPARSE_MODULES,
-    check_modules,
-    read_modules,
-)
+from lexvl_anserini.encoders.checkpoints.sentence_layout import ABOUT_FILE, SPARSE_MODULES, check_modules, read_modules
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.sparsify import check_dimensions, cut

@@ -19,12 +19,7 @@ from lexvl_anserini.encoders.checkpoints.find import (
     resolve_inside,
 )
 from lexvl_anserini.encoders.checkpoints.naver_layout import Run, SideFiles, build_masked_lm, read_run
-from lexvl_anserini.encoders.checkpoints.sentence_layout import (
-    ABOUT_FILE,
-    SPARSE_MODULES,
-    get_class_name,
-    read_modules,
-)
+from lexvl_anserini.encoders.checkpoints.sentence_layout import ABOUT_FILE, MODULES, get_class_name, read_modules
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
@@ -252,10 +247,9 @@ def load_sentence_transformers_sides(folder: Path, source: Source) -> dict[str, 
             raise CheckpointError(f"{routes}: no route for {', '.join(sorted(missing))}")
         sides = {}
         for side in ("query", "document"):
-            names = router["structure"][side]
-            places = [resolve_inside(routes.parent, name, str(routes)) for name in names]
-            kinds = [get_class_name(router["types"][name]) for name in names]
-            sides[side] = load_chain_parts(list(zip(kinds, places, strict=True)), folder, source, topk)
+            named = ((resolve_inside(routes.parent, name, str(routes)), name) for name in router["structure"][side])
+            parts = [(get_class_name(router["types"][name]), place) for place, name in named]
+            sides[side] = load_chain_parts(parts, folder, source, topk)
     else:
         sides = dict.fromkeys(("query", "document"), load_chain_parts(chain, folder, source, topk))
     if (similarity := description.get("similarity_fn_name") or "dot") != "dot":
@@ -282,10 +276,9 @@ def load_chain_parts(chain: Sequence[tuple[str, Path]], folder: Path, source: So
                 **read_splade_pooling(pooling_path),
             )
     names = [name for name, _ in chain]
-    sparse = {*names} & {*SPARSE_MODULES}
-    remedy = name_readers(names[-1], "splade") if sparse else "--encoder sentence, unless it is a sparse model"
-    expected = "a SPLADE folder has Transformer and SpladePooling or SparseStaticEmbedding; load it with"
-    raise CheckpointError(f"{folder}: modules {', '.join(names)}; {expected} {remedy}")
+    readers = "--encoder sentence" if {*names} <= {*MODULES} else name_readers(names[-1], "splade")
+    expected = "a SPLADE folder has Transformer and SpladePooling or SparseStaticEmbedding"
+    raise CheckpointError(f"{folder}: modules {', '.join(names)}; {expected}; load it with {readers}")
 
 
 def read_splade_pooling(where: Path) -> dict[str, Any]:
@@ -294,8 +287,8 @@ def read_splade_pooling(where: Path) -> dict[str, Any]:
     strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
     activations = {"relu": log1p_relu, "log1p_relu": log1p_log1p_relu}
     if strategy not in POOLINGS or activation not in activations:
-        known = "max or sum; relu or log1p_relu"
-        raise CheckpointError(f"{where}: pooling {strategy!r} with {activation!r} is not known ({known})")
+        known = f"pooling {strategy!r} with {activation!r} is not known (max or sum; relu or log1p_relu)"
+        raise CheckpointError(f"{where}: {known}")
     return {"pooling": POOLINGS[strategy], "activation": activations[activation]}
 
 
