@@ -156,6 +156,18 @@ def test_a_manifest_notes_the_modules(made) -> None:
         load_encoder_from(other, device="cpu")
 
 
+@pytest.mark.parametrize("name", ["csr max", "csr"])
+def test_a_saved_model_is_loaded_again(made, tmp_path, name) -> None:
+    """A model of the library, and one of a family."""
+    from lexvl_plugins.exchange.sharing.saving import save_pretrained
+
+    model = load(made(name), topk=3)
+    save_pretrained(model, tmp_path / "saved", licence="mit")
+    again = load_encoder("sparse-encoder", str(tmp_path / "saved"), device="cpu")
+    assert again.options == model.options and type(again.document) is type(model.document)
+    close(again.document.weights(TEXTS), model.document.weights(TEXTS).toarray())
+
+
 # ---- consent
 
 CODE = """
