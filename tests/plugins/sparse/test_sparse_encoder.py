@@ -305,10 +305,8 @@ def test_vocabularies_that_differ_between_sides(golden, tmp_path, native) -> Non
     """Of as many terms in another order."""
     from sentence_transformers.base.modules import Router
 
-    query, document = (list_modules(golden, tmp_path, name)[0] for name in ("table", "splade"))
-    del document
     folder = tmp_path / "model"
-    sides = [query], list_modules(golden, tmp_path, "splade")
+    sides = (list_modules(golden, tmp_path, name) for name in ("table", "splade"))
     SparseEncoder(modules=[Router.for_query_document(*sides)], device="cpu").save_pretrained(str(folder))
     tokenizer = folder / "query_0_SparseStaticEmbedding/tokenizer.json"
     content = json.loads(tokenizer.read_text())
