@@ -43,6 +43,7 @@ class Card:
         example: the options of `encode` in the encoder's example; default: a corpus of its modalities and its first
             checkpoint. Where a packaged checkpoint works, the example uses it. Names in capitals are placeholders. One
             that begins with `python` is a whole command, of an encoder that encodes no corpus.
+        modules: classes of sentence-transformers that a folder of this encoder ends with; "*" is any.
         rerank_options: options that `rerank` changes. VDR: both towers parametric, with a text's own tokens besides
             the top k, as the reference re-ranks.
     """
@@ -58,6 +59,7 @@ class Card:
     without_hub: str | None = None
     lengths: tuple[str, ...] = ()
     example: str | None = None
+    modules: tuple[str, ...] = ()
     rerank_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -209,6 +211,7 @@ CARDS: Registry[Card] = Registry(
             ),
             licence="CC BY-NC-SA 4.0",
             lengths=TWO_LENGTHS,
+            modules=("Router", "SpladePooling", "SparseStaticEmbedding"),
         ),
         "stair": Card(
             loader="lexvl_anserini.encoders.families.stair:load_stair",
@@ -279,6 +282,12 @@ DEFAULT_IMAGE_ENCODER = "vdr-crossmodal"
 DEFAULT_ENCODER = "vdr"
 # Packaged checkpoints that know drawings only, and those that know photos.
 DRAWINGS_ONLY: Mapping[str, str] = {"demo-vdr": "photos-vdr", "demo-dense": "photos-dense"}
+
+
+def name_readers(module: str, but: str) -> str:
+    """The encoders for sparse folders of sentence-transformers that end with a class, for an error of `but`."""
+    readers = [name for name, card in CARDS.items() if {module, "*"} & {*card.modules} and name != but]
+    return " or ".join(f"--encoder {name}" for name in readers) or "no encoder that is installed"
 
 
 def remark_on(checkpoint: str | None, corpus: str) -> str | None:

@@ -174,7 +174,7 @@ EXTRA_PACKAGES: Mapping[str, str] = {
     "pypdfium2": "pages",
     "rapidocr": "pages",
     "ray": "ray",
-    "sentence_transformers": "train",
+    "sentence_transformers": "sparse",  # of [train] too
     "uvicorn": "serve",
 }
 

@@ -23,6 +23,7 @@ ROUTER = "Router"
 # Modules that are a model of transformers, in a folder of its own.
 BACKBONES = ("Transformer", "MLMTransformer", "CLIPModel")
 MODULES = (*BACKBONES, ROUTER, "Pooling", "Dense", "Normalize", "LayerNorm", "Dropout", "StaticEmbedding")
+SPARSE_MODULES = ("SpladePooling", "SparseStaticEmbedding", "SparseAutoEncoder")
 OLDER_MODULES = ("WeightedLayerPooling", "CNN", "LSTM", "BoW", "WordEmbeddings", "WordWeights")
 
 # Arguments of transformers that a folder may give; others choose code, files and kernels.
@@ -82,8 +83,7 @@ def check_part(part: SentenceModule) -> Iterator[SentenceModule]:
         yield part
         return
     # A router's older description has the other name.
-    names = ("config.json", "router_config.json")
-    for path in (file for name in names if (file := part.folder / name).is_file()):
+    for path in filter(Path.is_file, (part.folder / name for name in ("config.json", "router_config.json"))):
         description = read_json(path, "module", CheckpointError)
         key, pattern = CLASSES.get(part.name, ("", re.compile("")))
         if key in description and not (isinstance(description[key], str) and pattern.fullmatch(description[key])):
@@ -100,7 +100,7 @@ def check_types(types: Iterable[Any], path: Path) -> None:
     """Checks the classes of modules."""
     for kind in types:
         in_package = isinstance(kind, str) and re.fullmatch(r"sentence_transformers(\.\w+)+", kind)
-        if not in_package or get_class_name(kind) not in (*MODULES, *OLDER_MODULES):
+        if not in_package or get_class_name(kind) not in (*MODULES, *OLDER_MODULES, *SPARSE_MODULES):
             known = f"one of sentence_transformers ({', '.join(MODULES)})"
             raise CheckpointError(f"{path}: a module {kind!r:.80}, expected {known}; code of a checkpoint is never run")
 

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from lexvl_anserini.encoders.cards import name_readers
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.sentence_layout import ABOUT_FILE, check_modules
+from lexvl_anserini.encoders.checkpoints.sentence_layout import ABOUT_FILE, SPARSE_MODULES, check_modules, read_modules
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.sparsify import check_dimensions, cut
@@ -103,5 +104,6 @@ def refuse_sparse(checkpoint: Checkpoint) -> None:
         raise CheckpointError(f"{folder}: {what}; sparse checkpoints are loaded with --encoder splade or vdr")
     path = folder / ABOUT_FILE
     description = read_json(path, "model description", CheckpointError) if path.is_file() else {}
-    if description.get("model_type") == "SparseEncoder":
-        raise CheckpointError(f"{folder}: a sparse model (SparseEncoder); load it with --encoder splade")
+    names = [part.name for part in read_modules(folder)]
+    if description.get("model_type") == "SparseEncoder" or {*names} & {*SPARSE_MODULES}:
+        raise CheckpointError(f"{folder}: a sparse model; load it with {name_readers(names[-1], 'sentence')}")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
+from lexvl_anserini.encoders.cards import name_readers
 from lexvl_anserini.encoders.checkpoints.find import (
     NAVER_WEIGHTS,
     Checkpoint,
@@ -18,7 +19,7 @@ from lexvl_anserini.encoders.checkpoints.find import (
     resolve_inside,
 )
 from lexvl_anserini.encoders.checkpoints.naver_layout import Run, SideFiles, build_masked_lm, read_run
-from lexvl_anserini.encoders.checkpoints.sentence_layout import ABOUT_FILE, get_class_name, read_modules
+from lexvl_anserini.encoders.checkpoints.sentence_layout import ABOUT_FILE, MODULES, get_class_name, read_modules
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
@@ -126,8 +127,9 @@ def load_splade(
     if query_checkpoint is not None:
         other = find_checkpoint(query_checkpoint)
         query = read_sides(other, query_source(other, source))["query"]
-        if query.columns.vocabulary.digest != document.columns.vocabulary.digest:
-            raise CheckpointError(f"{other.path}: the query encoder has another vocabulary than {checkpoint.path}")
+    if query.columns.vocabulary.digest != document.columns.vocabulary.digest:
+        where = query_checkpoint or "its query side"
+        raise CheckpointError(f"{checkpoint.path}: {where} has another vocabulary than its documents")
     # Options of weighted queries override the bags that a model was trained with.
     if query.bag and not weighted_queries if doc_only is None else doc_only:
         reader = TextReader(query.tokenizer, query_max_length or query.max_length)
@@ -245,10 +247,9 @@ def load_sentence_transformers_sides(folder: Path, source: Source) -> dict[str, 
             raise CheckpointError(f"{routes}: no route for {', '.join(sorted(missing))}")
         sides = {}
         for side in ("query", "document"):
-            names = router["structure"][side]
-            places = [resolve_inside(routes.parent, name, str(routes)) for name in names]
-            kinds = [get_class_name(router["types"][name]) for name in names]
-            sides[side] = load_chain_parts(list(zip(kinds, places, strict=True)), folder, source, topk)
+            named = ((resolve_inside(routes.parent, name, str(routes)), name) for name in router["structure"][side])
+            parts = [(get_class_name(router["types"][name]), place) for place, name in named]
+            sides[side] = load_chain_parts(parts, folder, source, topk)
     else:
         sides = dict.fromkeys(("query", "document"), load_chain_parts(chain, folder, source, topk))
     if (similarity := description.get("similarity_fn_name") or "dot") != "dot":
@@ -274,9 +275,10 @@ def load_chain_parts(chain: Sequence[tuple[str, Path]], folder: Path, source: So
                 topk=topk,
                 **read_splade_pooling(pooling_path),
             )
-    names = ", ".join(name for name, _ in chain)
+    names = [name for name, _ in chain]
+    readers = "--encoder sentence" if {*names} <= {*MODULES} else name_readers(names[-1], "splade")
     expected = "a SPLADE folder has Transformer and SpladePooling or SparseStaticEmbedding"
-    raise CheckpointError(f"{folder}: modules {names}; {expected} (dense models: --encoder sentence)")
+    raise CheckpointError(f"{folder}: modules {', '.join(names)}; {expected}; load it with {readers}")
 
 
 def read_splade_pooling(where: Path) -> dict[str, Any]:
@@ -285,8 +287,8 @@ def read_splade_pooling(where: Path) -> dict[str, Any]:
     strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
     activations = {"relu": log1p_relu, "log1p_relu": log1p_log1p_relu}
     if strategy not in POOLINGS or activation not in activations:
-        known = "max or sum; relu or log1p_relu"
-        raise CheckpointError(f"{where}: pooling {strategy!r} with {activation!r} is not known ({known})")
+        known = f"pooling {strategy!r} with {activation!r} is not known (max or sum; relu or log1p_relu)"
+        raise CheckpointError(f"{where}: {known}")
     return {"pooling": POOLINGS[strategy], "activation": activations[activation]}
 
 

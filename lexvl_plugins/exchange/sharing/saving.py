@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lexvl_anserini.encoders.cards import PACKAGED
+from lexvl_anserini.encoders.cards import CARDS, PACKAGED
 from lexvl_anserini.encoders.checkpoints import find
 from lexvl_anserini.encoders.checkpoints import sentence_layout as layout
 from lexvl_anserini.encoders.encoder import Encoder
@@ -122,8 +122,8 @@ def write_encoder(model: Encoder, folder: Path) -> find.Checkpoint:
     described = base.file is None and not ours and (base.folder / layout.MODULES_FILE).is_file()
     plain = _is_plain_splade(model, base)
     own_module = model.kind == "impact" and not plain and not (described and not options)
-    # Its loader reads `modules.json`, which here describes the encoder and not the weights.
-    apart = WEIGHTS_FOLDER if own_module and model.name == "splade" else ""
+    # Their loaders read `modules.json`, which here describes the encoder and not the weights.
+    apart = WEIGHTS_FOLDER if own_module and CARDS[model.name].modules else ""
     _copy_weights(base, folder / apart, ours)
     facts = {"encoder": model.name, "options": options, "places": _copy_places(places, folder)}
     write_json(folder / SAVED, {**facts, "folder": apart, "file": base.file.name if base.file else None})
