@@ -198,7 +198,7 @@ class Store:
         """Writes the store to one file."""
         write = faiss.write_index_binary if self.name == "binary" else faiss.write_index
         with open(path, "wb") as out:  # FAISS prints lines of its own about a full disk when it closes a file
-            write(self.index, faiss.PyCallbackIOWriter(out.write))
+            write(self.index, core.PyCallbackIOWriter(out.write))
 
     def __len__(self) -> int:
         return int(self.index.ntotal)

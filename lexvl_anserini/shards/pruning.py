@@ -165,8 +165,8 @@ def write_pruned_parquet(path: Path, out: Any, vectors: Sequence[Mapping[str, in
         schema = schema.set(schema.get_field_index(name), pa.field(name, kind))
     with parquet.ParquetWriter(out, schema, compression="zstd") as writer:
         for batch in read_batches(path, {}, schema.names, Failure(ArtefactError, "encode again")):
-            kept = list(islice(left, len(batch)))
+            rows = list(islice(left, len(batch)))
             columns = {name: batch.column(name) for name in schema.names}
-            columns["term"] = pa.array([[vocabulary.dimension[t] for t in vector] for vector in kept], kind)
-            columns["impact"] = pa.array([list(vector.values()) for vector in kept], kind)
+            columns["term"] = pa.array([[vocabulary.dimension[t] for t in vector] for vector in rows], kind)
+            columns["impact"] = pa.array([list(vector.values()) for vector in rows], kind)
             writer.write_batch(pa.record_batch([*columns.values()], schema))
