@@ -166,8 +166,8 @@ def parse_weights(vector: Any, where: str, tokens: bool = False) -> dict[str, fl
     kinds = set(map(type, values))
     if values and (not kinds <= NUMBERS or min(values) < 0 or max(values) >= HUGE):
         term, bad = next((t, w) for t, w in weights.items() if type(w) not in NUMBERS or not 0 <= w < HUGE)
-        found = "null, NaN or infinite" if bad is None else show_id(bad)  # as JSON lines are read
-        raise DataError(f"{where}: weight {found} of term {show_id(term)}, expected a finite number, 0 or more")
+        shown = "null, NaN or infinite" if bad is None else show_id(bad)  # as JSON lines are read
+        raise DataError(f"{where}: weight {shown} of term {show_id(term)}, expected a finite number, 0 or more")
     whole = float in kinds and all(float(weight).is_integer() for weight in values)
     return {term: int(weight) for term, weight in weights.items()} if whole else weights
 

@@ -22,7 +22,7 @@ from lexvl_anserini.ground.errors import CheckpointError
 SPARSE_LINEAR = "sparse_linear.pt"
 
 
-class OwnTokenTower(TextTower):
+class LargestTokenTower(TextTower):
     """The maximum, over the positions of each token of a text, of one weight per position."""
 
     def pool_batch(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
@@ -69,10 +69,10 @@ def load_bge_m3(
     head = Head(nn.Identity(), matrix.to(source.device), bias.to(source.device))
     limit = read_position_limit(model.config)
 
-    def build_tower(k: int | None, length: int) -> OwnTokenTower:
+    def build_tower(k: int | None, length: int) -> LargestTokenTower:
         composition = Composition(take_hidden_states(model), head, torch.relu, pool_max, keep_top(k))
         reader = TextReader(tokenizer, min(length, limit or length), limit=limit)
-        return OwnTokenTower(composition, reader, columns, source.device)
+        return LargestTokenTower(composition, reader, columns, source.device)
 
     query, document = build_tower(query_topk, query_max_length), build_tower(topk, max_length)
     return Encoder("bge-m3", "impact", query=query, document=document)

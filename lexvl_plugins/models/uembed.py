@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from lexvl_anserini.data.pictures.images import read_images
-from lexvl_anserini.encoders.checkpoints.find import CHAT_TEMPLATE
+from lexvl_anserini.encoders.checkpoints.find import CHAT_TEMPLATE, Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import complain, read_weights
 from lexvl_anserini.encoders.encoder import Encoder, ReadsImages
 from lexvl_anserini.encoders.loading import Source
@@ -89,13 +89,7 @@ def load_uembed(
         query_topk: the same for queries; default `topk`.
         max_length: tokens of a text with its prompt; of a longer one the end of the prompt is cut too, as published.
     """
-    checkpoint = source.required("uembed")
-    folder, transformers = checkpoint.folder, find_package("transformers")
-    if transformers and not (transformers / "models" / MODEL_TYPE).is_dir():
-        release = f"transformers {find_version('transformers')}"
-        raise InstallationError(f"{release} has no Qwen3.5, which uembed needs; pip install 'transformers>=5.4'")
-    if (kind := checkpoint.config().get("model_type")) != MODEL_TYPE:
-        raise CheckpointError(f"{folder}: a {kind!r:.80} model, expected {MODEL_TYPE!r} of UEmbed")
+    folder = check_backbone(source.required("uembed"))
     ends = read_ends(folder)
     shape = read_prompt(folder) if prompt is None else prompt
     if shape.count(INPUT) != 1:
@@ -129,6 +123,17 @@ def load_uembed(
     sides = in_direction(direction, *queries)[0], in_direction(direction, *documents)[1]
     query, document = with_topk(sides, topk, query_topk)
     return Encoder("uembed", "impact", query=query, document=document)
+
+
+def check_backbone(checkpoint: Checkpoint) -> Path:
+    """Returns the folder of a Qwen3.5, which this installation's transformers has."""
+    folder, transformers = checkpoint.folder, find_package("transformers")
+    if transformers and not (transformers / "models" / MODEL_TYPE).is_dir():
+        release = f"transformers {find_version('transformers')}"
+        raise InstallationError(f"{release} has no Qwen3.5, which uembed needs; pip install 'transformers>=5.4'")
+    if (kind := checkpoint.config().get("model_type")) != MODEL_TYPE:
+        raise CheckpointError(f"{folder}: a {kind!r:.80} model, expected {MODEL_TYPE!r} of UEmbed")
+    return folder
 
 
 def read_ends(folder: Path) -> int:

@@ -95,8 +95,8 @@ class TokenTower:
         for start in range(0, len(inputs), self.piece):
             items = self.open(inputs[start : start + self.piece])
             with self.lock:
-                found = encode(items, batch_size=batch_size, convert_to_numpy=True, show_progress_bar=False)
-            rows += [row / max(len(row), 1) if mean else row for row in found]
+                embedded = encode(items, batch_size=batch_size, convert_to_numpy=True, show_progress_bar=False)
+            rows += [row / max(len(row), 1) if mean else row for row in embedded]
             progress(len(items))
         return TokenVectors(rows)
 
@@ -137,8 +137,8 @@ def load_multi_vector(source: Source, direction: Direction = "text-to-image") ->
     try:
         from sentence_transformers import MultiVectorEncoder
     except ImportError as error:
-        found = f"sentence-transformers {find_version('sentence-transformers')} is installed"
-        raise InstallationError(f"{found}, expected >=6: pip install 'lexvl-anserini[pages]'") from error
+        what = f"sentence-transformers {find_version('sentence-transformers')} is installed"
+        raise InstallationError(f"{what}, expected >=6: pip install 'lexvl-anserini[pages]'") from error
     options: Any = {"device": str(source.device), "local_files_only": True, "trust_remote_code": False}
     try:
         with quietly():

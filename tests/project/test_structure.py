@@ -350,7 +350,7 @@ IMPORTED = {name: set(list_imported(tree)) for name, tree in SOURCES.items()}
 EXTRAS_OF = {
     "bench": ("plots",),
     "cluster": ("ray", "s3"),
-    "exchange": ("adapters", "sharing"),
+    "exchange": ("adapters", "lsr-benchmark", "sharing"),
     "serve": ("mcp", "pages"),
 }
 

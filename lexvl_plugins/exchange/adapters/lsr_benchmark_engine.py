@@ -75,9 +75,9 @@ def _track(path: Path) -> Iterator[None]:
 
 def _format_lines(query_ids: Sequence[str], ids: Sequence[str], lists: Iterable[Found]) -> Iterator[str]:
     """Formats lists as TREC's lines; equal scores are lowered, because the evaluation orders them by itself."""
-    for query_id, found in zip(query_ids, lists, strict=True):
-        scores = strict_scores([score for _, score in found])
-        for rank, ((row, _), score) in enumerate(zip(found, scores, strict=True), 1):
+    for query_id, hits in zip(query_ids, lists, strict=True):
+        scores = strict_scores([score for _, score in hits])
+        for rank, ((row, _), score) in enumerate(zip(hits, scores, strict=True), 1):
             yield f"{query_id} Q0 {ids[row]} {rank} {score} lexvl\n"
 
 

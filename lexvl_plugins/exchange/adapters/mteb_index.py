@@ -91,10 +91,8 @@ class LuceneIndex:
         self.losses.append(measure_loss(self.index, self.corpus, queries, lists))
         log.info("%s", self.losses[-1])
         if among is not None:
-            lists = [
-                [(rows.index(row), score) for row, score in found] for rows, found in zip(among, lists, strict=True)
-            ]
-        return [[score for _, score in found] for found in lists], [[row for row, _ in found] for found in lists]
+            lists = [[(rows.index(row), score) for row, score in hits] for rows, hits in zip(among, lists, strict=True)]
+        return [[score for _, score in hits] for hits in lists], [[row for row, _ in hits] for hits in lists]
 
     def _normalise(self, rows: Rows) -> Rows:
         """Divides each row by its length if the similarity is the cosine."""

@@ -69,6 +69,6 @@ def semantic_search_lucene(
         index = corpus_index if isinstance(corpus_index, Index) else Index(built.path, built.manifest)
     started = time.perf_counter()
     lists = search_rows(index, read_queries(index, query_embeddings), top_k, threads)
-    results = [[CorpusHit(corpus_id=row, score=score) for row, score in found] for found in lists]
+    results = [[CorpusHit(corpus_id=row, score=score) for row, score in hits] for hits in lists]
     seconds = time.perf_counter() - started
     return (results, seconds, index) if output_index else (results, seconds)

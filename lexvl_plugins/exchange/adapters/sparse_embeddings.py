@@ -121,10 +121,10 @@ def search_rows(
     else:
         among = [[f"{row:0{DIGITS}d}" for row in rows] for rows in candidates]
         trees = [All((Impacts(vector), Ids(tuple(ids)))) for vector, ids in zip(vectors, among, strict=True)]
-        found = search_index(index, [TreeQuery(str(row), t) for row, t in enumerate(trees)], top_k, threads=threads)
+        results = search_index(index, [TreeQuery(str(row), t) for row, t in enumerate(trees)], top_k, threads=threads)
         lists = (
             rank_hits(hits.query_id, (dict.fromkeys(ids, 0.0) | dict(hits.pairs())).items(), top_k)
-            for hits, ids in zip(found, among, strict=True)
+            for hits, ids in zip(results, among, strict=True)
         )
     return [
         [(int(doc_id), score / scale) for doc_id, score in hits.pairs()]
@@ -134,10 +134,10 @@ def search_rows(
 
 def measure_loss(index: Index, corpus: Rows, queries: Rows, lists: Sequence[Found]) -> RoundingLoss:
     """Measures what an index of `corpus` lost, and how far the first `COMPARED` scores are from exact products."""
-    first = [found[:COMPARED] for found in lists]
-    query = np.repeat(np.arange(len(first)), [len(found) for found in first])
-    document = np.array([row for found in first for row, _ in found], np.int64)
-    scores = np.array([score for found in first for _, score in found])
+    first = [hits[:COMPARED] for hits in lists]
+    query = np.repeat(np.arange(len(first)), [len(hits) for hits in first])
+    document = np.array([row for hits in first for row, _ in hits], np.int64)
+    scores = np.array([score for hits in first for _, score in hits])
     exact = np.asarray(queries.weights[query].multiply(corpus.weights[document]).sum(axis=1)).ravel()
     best = np.zeros(len(first))
     np.maximum.at(best, query, exact)
@@ -160,8 +160,8 @@ def read_rows(embeddings: Embeddings, what: str, terms: Vocabulary | None = None
     if not sound.all():
         worst = int(np.argmin(sound))
         row = int(np.searchsorted(weights.indptr, worst, side="right")) - 1
-        found = f"row {row} has the weight {weights.data[worst]}"
-        raise UsageError(f"{what}: {found}; an impact index adds positive ones, a dense model has others")
+        wrong = f"row {row} has the weight {weights.data[worst]}"
+        raise UsageError(f"{what}: {wrong}; an impact index adds positive ones, a dense model has others")
     weights.eliminate_zeros()
     return rows
 
