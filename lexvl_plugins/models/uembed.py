@@ -183,7 +183,8 @@ def load_network(folder: Path, ends: int, device: torch.device) -> tuple[Any, En
     model, info = from_pretrained(transformers.AutoModel, folder)
     complain_of_report(str(folder), info, info["missing_keys"], UNUSED)
     head = read_heads(folder / SPARSE_WEIGHTS, ends, model.config.text_config.hidden_size)
-    return model.to(device), replace(head, matrix=head.matrix.to(device), bias=head.bias.to(device))
+    bias = None if head.bias is None else head.bias.to(device)
+    return model.to(device), replace(head, matrix=head.matrix.to(device), bias=bias)
 
 
 def read_heads(path: Path, ends: int, width: int) -> EndHead:
@@ -197,8 +198,8 @@ def read_heads(path: Path, ends: int, width: int) -> EndHead:
         if len(matrix) != 2 or matrix[1] != width or bias != matrix[:1]:
             misshaped.append(f"{pair[0]} {matrix} with a bias {bias}, expected [rows, {width}] with [rows]")
     complain(str(path), known - stored.keys(), stored.keys() - known, misshaped)
-    matrix, bias = (torch.cat([stored[name].float() for name in part]) for part in zip(*names, strict=True))
-    return EndHead(nn.Identity(), matrix, bias, [len(stored[name]) for name, _ in names])
+    rows, biases = (torch.cat([stored[name].float() for name in part]) for part in zip(*names, strict=True))
+    return EndHead(nn.Identity(), rows, biases, [len(stored[name]) for name, _ in names])
 
 
 class EndStates(nn.Module):
@@ -268,7 +269,7 @@ class EndImages(ReadsImages, EndTower):
         """In the order of the inputs; threads decode and resize them beside the forward pass."""
         for position, image in read_images(inputs, on_error=on_error, prepare=self.patches.resize):
             pixels, grid = self.patches.cut(torch.from_numpy(image).to(self.device))
-            ids = torch.tensor(self.tokenise(grid.prod().item() // self.patches.merge**2)).to(self.device)
+            ids = torch.tensor(self.tokenise(int(grid.prod()) // self.patches.merge**2)).to(self.device)
             yield Batch(np.array([position], dtype=np.int64), (ids, torch.ones_like(ids), pixels, grid))
 
     def tokenise(self, cells: int) -> list[list[int]]:

@@ -147,13 +147,14 @@ def load_multi_vector(source: Source, direction: Direction = "text-to-image") ->
         what = f"cannot be loaded as a multi-vector model ({describe_error(error)})"
         raise CheckpointError(f"{checkpoint.folder}: {what}") from error
     query, _, document = direction.partition("-to-")
+    supports: Any = model.supports
     for kind in {query, document}:
-        if not model.supports(kind):
+        if not supports(kind):
             reads = f"reads {', '.join(map(str, model.modalities))}, and {direction} needs {kind}"
             raise UsageError(f"{checkpoint.folder}: {reads}; --set direction=text-to-text scores texts")
     lock = Lock()
-    sides = (TOWERS[kind](model, lock, side) for kind, side in ((query, "query"), (document, "document")))
-    return Encoder("multi-vector", "multi-vector", *sides)
+    towers: Any = [TOWERS[kind](model, lock, side) for kind, side in ((query, "query"), (document, "document"))]
+    return Encoder("multi-vector", "multi-vector", *towers)
 
 
 def refuse_others(checkpoint: Checkpoint) -> None:

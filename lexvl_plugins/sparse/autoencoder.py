@@ -177,7 +177,9 @@ def read_autoencoder(folder: Path, device: torch.device) -> AutoEncoder:
     """The weights and settings of a SparseAutoEncoder."""
     path = folder / "config.json"
     config = read_json(path, "autoencoder", CheckpointError)
-    counts = {key: config.get(key, usual) for key, usual in (("input_dim", None), ("hidden_dim", 512), ("k", 8))}
+    counts: dict[str, Any] = {
+        key: config.get(key, usual) for key, usual in (("input_dim", None), ("hidden_dim", 512), ("k", 8))
+    }
     for key, value in counts.items():
         if type(value) is not int or value < 1:
             raise CheckpointError(f"{path}: {key} {value!r:.80}, expected a positive number")

@@ -81,7 +81,7 @@ class LibraryTower:
     @property
     def binary(self) -> bool:
         """True if all weights are 1: those of a table of ones."""
-        table = getattr(self.chain[0], "weight", None) if len(self.chain) == 1 else None
+        table: Any = getattr(self.chain[0], "weight", None) if len(self.chain) == 1 else None
         return type(self.chain[0]).__name__ == "SparseStaticEmbedding" and bool((table == 1).all())
 
     def pieces(self, inputs: Sequence[Any], size: int, on_error: OnError) -> Iterator[tuple[Sequence[int], list[Any]]]:
@@ -207,8 +207,9 @@ def load_natively(
     """The encoder of a family of this package that reads a folder of these modules; None if there is none."""
     try:
         if kinds <= SPLADE_MODULES:
-            lengths = {"max_length": max_length, "query_max_length": max_length}
-            return load_splade(source, topk=topk, query_topk=query_topk, **lengths)
+            return load_splade(
+                source, topk=topk, query_topk=query_topk, max_length=max_length, query_max_length=max_length
+            )
         if "SparseAutoEncoder" in kinds:
             return load_sae(source, topk, query_topk, max_length)
     except CheckpointError as error:  # the library reads more, and names what is wrong itself
