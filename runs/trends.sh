@@ -4,7 +4,7 @@
 # Usage: bash runs/trends.sh [TABLE ...] [--data-dir FOLDER] [--rows PATTERN] [other options of `lexvl reproduce`]
 #
 # FOLDER/flickr8k has the photos and Karpathy's file, FOLDER/beir/scifact the texts. Joint's dense pair is trained first, on 600 other
-# photos, into training/trends-pair. About 3 hours of CPU time; `trends-table5`, which trains nothing, takes two minutes. Ends with
+# photos, into training/trends-pair. About 2.5 hours of CPU time; `trends-table5`, which trains nothing, takes two minutes. Ends with
 # exit code 1 if a number is further from the stated one than the spread of its seeds allows.
 set -euo pipefail
 runs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) here=$PWD
