@@ -228,7 +228,7 @@ def completed(shell: str, line: str) -> tuple[list[str], set[str]]:
     [
         ("bash", "lexvl s", OFFERED),
         ("zsh", "lexvl s", OFFERED),
-        ("bash", "lexvl encode --encoder sp", ["splade"]),
+        ("bash", "lexvl encode --encoder sp", ["splade", "sparse-encoder"]),
         ("zsh", "lexvl encode --corpus f", ["flickr30k", "flickr8k", "folder:"]),
         ("bash", "lexvl encode --corpus beir/sci", ["beir/scidocs", "beir/scifact"]),
         ("zsh", "lexvl score --measure RR", ["RR", *(f"RR@{cut}" for cut in (1, 5, 10, 20, 100, 1000))]),

@@ -302,10 +302,13 @@ def test_variables_name_things():
 
 # What no extra brings; a line says so where it is missing.
 OF_OTHERS = {
+    "click": "of lsr-benchmark's command line",
+    "lsr_benchmark": "runs our engine beside its others; it brings clients of Docker and TIRA",
     "open_clip": "reads checkpoints of OpenCLIP; it brings torchvision",
     "pillow_heif": "reads HEIC; it brings codecs under other licences",
     "pyvsag": "SINDI, which `lexvl efficiency` compares if it is installed",
     "seismic": "Seismic, which `lexvl efficiency` compares if it is installed",
+    "tirex_tracker": "of lsr-benchmark, which installs it",
 }
 
 # What is declared, and not imported where it is declared.
@@ -350,7 +353,7 @@ IMPORTED = {name: set(list_imported(tree)) for name, tree in SOURCES.items()}
 EXTRAS_OF = {
     "bench": ("plots",),
     "cluster": ("ray", "s3"),
-    "exchange": ("adapters", "lsr-benchmark", "sharing"),
+    "exchange": ("adapters", "sharing"),
     "serve": ("mcp", "pages"),
 }
 
