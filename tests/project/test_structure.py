@@ -74,7 +74,8 @@ def test_importing_loads_no_heavy_library(modules, names):
 
 def test_every_module_can_be_imported():
     """But for modules of plug-ins that import a package of an extra or of others, where it is not installed."""
-    of_extras = {package for extra in EXTRAS for package in packages(extra)} - packages() | set(map(package_of, OF_OTHERS))
+    of_extras = {package for extra in EXTRAS for package in packages(extra)} - packages()
+    of_extras |= set(map(package_of, OF_OTHERS))
     for package in (lexvl_anserini, lexvl_eval, lexvl_plugins):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             try:
