@@ -55,7 +55,7 @@ def edit(folder, side=None, **changes):
         ("sentence", BERT, {}, CheckpointError, r"no modules\.json.*sparse checkpoints are loaded with"),
         ("sentence", PUBLISHED, {}, CheckpointError, r"no modules\.json.*sparse checkpoints are loaded with"),
         *(
-            ("sentence", f"{SPARSE}{name}", {}, CheckpointError, "a sparse model .*--encoder splade")
+            ("sentence", f"{SPARSE}{name}", {}, CheckpointError, "a sparse model; .*--encoder splade")
             for name in SPLADES
         ),
         ("splade", PUBLISHED, {}, CheckpointError, r"config\.json"),
