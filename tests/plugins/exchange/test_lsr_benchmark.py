@@ -11,13 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-pytest.importorskip("lsr_benchmark", reason="lsr-benchmark is not installed")
-from click.testing import CliRunner  # noqa: E402
-from lsr_benchmark import main as lsr_benchmark  # noqa: E402
-
-from lexvl_plugins.exchange.adapters.lsr_benchmark_engine import main  # noqa: E402
-
+ENGINE = "lexvl_plugins.exchange.adapters.lsr_benchmark_engine"
 COMMAND = (
     "python3 -m lexvl_plugins.exchange.adapters.lsr_benchmark_engine "
     "--dataset $inputDataset --embedding $embeddings --output $outputDir"
@@ -41,6 +37,7 @@ def write_side(folder: Path, side: str, vectors: Mapping[str, Mapping[str, float
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """The folders `tiny` and `words` in lsr-benchmark's formats."""
+    pytest.importorskip("lsr_benchmark", reason="lsr-benchmark is not installed")
     tiny = tmp_path / "tiny"
     tiny.mkdir()
     segments = [{"start": 1, "end": 1, "text": "x"}]
@@ -64,6 +61,7 @@ def read_run(path: Path) -> list[Any]:
 def test_its_runner_and_its_evaluation(data, monkeypatch):
     """Docker is the only part that is not there: the command of the image runs here."""
     runner = import_module("lsr_benchmark._commands._retrieval")
+    main, lsr_benchmark = import_module(ENGINE).main, import_module("lsr_benchmark").main
 
     class Local:
         def run(self, *, command: str, input_dir: Path, output_dir: Any, input_run: Path, **others: Any) -> None:
@@ -103,6 +101,8 @@ def test_its_runner_and_its_evaluation(data, monkeypatch):
 
 def test_depth_and_bits(data):
     folders: Sequence[Any] = ("--dataset", data / "tiny", "--embedding", data / "words", "--output", data / "out")
-    done = CliRunner().invoke(main, [*map(str, folders), "--k", "1", "--bits", "1"], catch_exceptions=False)
+    done = CliRunner().invoke(
+        import_module(ENGINE).main, [*map(str, folders), "--k", "1", "--bits", "1"], catch_exceptions=False
+    )
     assert "of 4 weights of documents 25.00% become 0" in done.output  # 1 of 2 is half a step, which is rounded to even
     assert [line[:2] for line in read_run(data / "out" / "run.txt.gz")] == [("q1", "d1"), ("q2", "d2"), ("q3", "d1")]
