@@ -80,4 +80,4 @@ def read_patches(folder: Path, config: Any) -> Patches:
     if tuple(shape.values()) != read:
         raise CheckpointError(f"{path}: {dict(shape)}, but the network reads {', '.join(map(str, read))}")
     mean, std = (tuple(described.get(key, (0.5,) * 3)) for key in ("image_mean", "image_std"))
-    return Patches(config.patch_size, config.spatial_merge_size, config.temporal_patch_size, mean, std)
+    return Patches(*read, mean, std)

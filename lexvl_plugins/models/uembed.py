@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -182,12 +182,10 @@ def load_network(folder: Path, ends: int, device: torch.device) -> tuple[Any, En
     model: Any
     model, info = from_pretrained(transformers.AutoModel, folder)
     complain_of_report(str(folder), info, info["missing_keys"], UNUSED)
-    head = read_heads(folder / SPARSE_WEIGHTS, ends, model.config.text_config.hidden_size)
-    bias = None if head.bias is None else head.bias.to(device)
-    return model.to(device), replace(head, matrix=head.matrix.to(device), bias=bias)
+    return model.to(device), read_heads(folder / SPARSE_WEIGHTS, ends, model.config.text_config.hidden_size, device)
 
 
-def read_heads(path: Path, ends: int, width: int) -> EndHead:
+def read_heads(path: Path, ends: int, width: int, device: torch.device) -> EndHead:
     """A head for each token of end."""
     stored = read_weights(path)
     names = [(f"sparse_lm_heads.{number}", f"sparse_bias.{number}") for number in range(ends)]
@@ -198,7 +196,7 @@ def read_heads(path: Path, ends: int, width: int) -> EndHead:
         if len(matrix) != 2 or matrix[1] != width or bias != matrix[:1]:
             misshaped.append(f"{pair[0]} {matrix} with a bias {bias}, expected [rows, {width}] with [rows]")
     complain(str(path), known - stored.keys(), stored.keys() - known, misshaped)
-    rows, biases = (torch.cat([stored[name].float() for name in part]) for part in zip(*names, strict=True))
+    rows, biases = (torch.cat([stored[name].float() for name in part]).to(device) for part in zip(*names, strict=True))
     return EndHead(nn.Identity(), rows, biases, [len(stored[name]) for name, _ in names])
 
 

@@ -17,10 +17,10 @@ import numpy as np
 from lexvl_anserini.data.pictures.images import read_images
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.sentence_layout import (
-    ABOUT_FILE,
     MODULES_FILE,
     check_part,
     check_types,
+    read_about,
     read_modules,
 )
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsImages, ReadsTexts
@@ -35,7 +35,6 @@ from lexvl_anserini.ground.errors import (
     UsageError,
     describe_error,
 )
-from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.machine import find_version
 from lexvl_anserini.ground.progress import Progress, silent
 
@@ -159,9 +158,7 @@ def load_multi_vector(source: Source, direction: Direction = "text-to-image") ->
 
 def refuse_others(checkpoint: Checkpoint) -> None:
     """Refuses models of other kinds, to which the library would add a projection with random weights."""
-    path, kind = checkpoint.folder / ABOUT_FILE, ""
-    if path.is_file():
-        kind = str(read_json(path, "model description", CheckpointError).get("model_type") or "")
+    kind = str(read_about(checkpoint.folder).get("model_type") or "")
     if not kind and (checkpoint.folder / MODULES_FILE).is_file():
         kind = "SentenceTransformer"  # older versions write no kind
     kind = kind or str((checkpoint.config().get("architectures") or ["unknown"])[0])

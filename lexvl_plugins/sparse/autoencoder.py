@@ -22,6 +22,7 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import (
     ROUTER,
     SPARSE_MODULES,
     check_modules,
+    read_about,
     read_modules,
 )
 from lexvl_anserini.encoders.checkpoints.weights import complain, read_weights
@@ -153,8 +154,7 @@ def read_chain(folder: Path) -> dict[str, Path]:
 
 def read_description(folder: Path) -> tuple[dict[str, Any], str, dict[str, str]]:
     """The description of a SparseEncoder, how it compares vectors, and the prompts of both sides."""
-    path = folder / ABOUT_FILE
-    description = read_json(path, "model description", CheckpointError) if path.is_file() else {}
+    description = read_about(folder)
     prompts = {side: (description.get("prompts") or {}).get(side) or "" for side in ("query", "document")}
     return description, description.get("similarity_fn_name") or "dot", prompts
 

@@ -24,6 +24,7 @@ from lexvl_anserini.encoders.checkpoints.find import (
     has_tokenizer,
     list_model_files,
     list_names,
+    refuse_special,
     remove_blob,
     resolve_inside,
 )
@@ -155,7 +156,7 @@ def fetch_code(checkpoint: Checkpoint) -> str:
     names = list(list_names(folder))
     digest, own = sha256(), set(list_model_files(names))
     for file in sorted(name for name in names if name not in own and not name.endswith(".md") and name[0] != "."):
-        digest.update(f"{file}\0{compute_content_sha256(folder / file)}\n".encode())
+        digest.update(f"{file}\0{compute_content_sha256(refuse_special(folder / file))}\n".encode())
     log.warning("%s: runs its code (digest %s), as %s says", checkpoint.reference, digest.hexdigest()[:16], CONSENT)
     return digest.hexdigest()
 

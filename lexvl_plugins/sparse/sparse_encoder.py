@@ -18,12 +18,12 @@ from scipy import sparse
 
 from lexvl_anserini.data.pictures.images import read_images
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.sentence_layout import ABOUT_FILE, BACKBONES, ROUTER
+from lexvl_anserini.encoders.checkpoints.sentence_layout import BACKBONES, ROUTER, read_about
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsImages, ReadsTexts
 from lexvl_anserini.encoders.families.splade import fits, load_splade
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import quietly
-from lexvl_anserini.encoders.parts.sparsify import as_csr, join_rows
+from lexvl_anserini.encoders.parts.sparsify import as_csr, cut, join_rows
 from lexvl_anserini.encoders.parts.tokens import is_fast, list_token_strings, read_starts
 from lexvl_anserini.encoders.parts.towers import Direction, in_direction
 from lexvl_anserini.ground.errors import (
@@ -35,7 +35,6 @@ from lexvl_anserini.ground.errors import (
     UsageError,
     describe_error,
 )
-from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.manifest import EncoderRef
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Vocabulary
@@ -98,7 +97,7 @@ class LibraryTower:
             what = "is not finite" if not np.isfinite(rows).all() else "is negative, which no impact can be"
             raise LexvlError(f"the model gave a weight that {what} for input {str(piece[0])[:60]!r} or its batch")
         if self.model.similarity_fn_name == "cosine":
-            rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+            rows = cut(rows, None, True)
         return rows[:, : len(self.vocabulary)]  # rows of a matrix without a token are no terms
 
     def weights(
@@ -225,9 +224,7 @@ def refuse_dense(checkpoint: Checkpoint, has_modules: bool) -> None:
             what = f"no modules.json and no masked LM (architecture {names[0]}), so not a sparse model"
             raise CheckpointError(f"{checkpoint.folder}: {what}; sparse folders have the modules of a SparseEncoder")
         return
-    path = checkpoint.folder / ABOUT_FILE
-    description = read_json(path, "model description", CheckpointError) if path.is_file() else {}
-    if (kind := description.get("model_type", "SentenceTransformer")) != "SparseEncoder":
+    if (kind := read_about(checkpoint.folder).get("model_type", "SentenceTransformer")) != "SparseEncoder":
         remedy = "load it with --encoder sentence" if kind == "SentenceTransformer" else "it gives no sparse vectors"
         raise CheckpointError(f"{checkpoint.folder}: a {kind!s:.40}, not a SparseEncoder; {remedy}")
 

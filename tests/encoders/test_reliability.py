@@ -391,11 +391,16 @@ def test_a_pipe_in_a_folder_of_sentence_transformers(bert, file):
     assert file in refused("sentence", bert)
 
 
-def test_terms_that_have_no_end(golden, tmp_path):
+@pytest.mark.parametrize("name", ["terms.txt", "text/listed", "tokenizer.json"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_a_checkpoint_names_or_has_may_have_no_end(golden, tmp_path, name, make):
+    """A file of a model's own names, and one that only config.json names."""
     folder = Path(shutil.copytree(made_lexlip(golden, tmp_path), tmp_path / "hostile"))
-    (folder / "terms.txt").unlink()
-    (folder / "terms.txt").symlink_to("/dev/zero")
-    assert "terms.txt: neither a file nor a folder" in refused("lexlip", folder)
+    (folder / name).unlink(missing_ok=True)
+    make(folder / name)
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(config.replace("terms.txt", name) if name == "text/listed" else config)
+    assert f"{name}: neither a file nor a folder" in refused("lexlip", folder)
 
 
 def test_a_width_that_only_a_file_says(bert):

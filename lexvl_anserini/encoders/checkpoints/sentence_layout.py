@@ -60,6 +60,12 @@ def read_modules(folder: Path) -> list[SentenceModule]:
     return [SentenceModule(m["type"], resolve_inside(folder, m["path"], str(path))) for m in modules]
 
 
+def read_about(folder: Path) -> dict[str, Any]:
+    """What a folder says of its model, such as its kind and its prompts; empty without such a file."""
+    path = folder / ABOUT_FILE
+    return read_json(path, "model description", CheckpointError) if path.is_file() else {}
+
+
 def get_class_name(path: str) -> str:
     """The last part of a dotted class path."""
     return path.rsplit(".", 1)[-1]

@@ -10,13 +10,12 @@ import numpy as np
 
 from lexvl_anserini.encoders.cards import name_readers
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.sentence_layout import ABOUT_FILE, SPARSE_MODULES, check_modules, read_modules
+from lexvl_anserini.encoders.checkpoints.sentence_layout import SPARSE_MODULES, check_modules, read_about, read_modules
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.sparsify import check_dimensions, cut
 from lexvl_anserini.encoders.parts.tokens import is_fast, read_starts
 from lexvl_anserini.ground.errors import FAIL, CheckpointError, OnError, UsageError, describe_error
-from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.progress import Progress, silent
 
 # Texts per call: enough to sort by length, few enough to show progress.
@@ -102,8 +101,6 @@ def refuse_sparse(checkpoint: Checkpoint) -> None:
         architectures = checkpoint.config().get("architectures") or ["unknown"]
         what = f"no modules.json, so not a dense sentence-transformers model (architecture {architectures[0]})"
         raise CheckpointError(f"{folder}: {what}; sparse checkpoints are loaded with --encoder splade or vdr")
-    path = folder / ABOUT_FILE
-    description = read_json(path, "model description", CheckpointError) if path.is_file() else {}
     names = [part.name for part in read_modules(folder)]
-    if description.get("model_type") == "SparseEncoder" or {*names} & {*SPARSE_MODULES}:
+    if read_about(folder).get("model_type") == "SparseEncoder" or {*names} & {*SPARSE_MODULES}:
         raise CheckpointError(f"{folder}: a sparse model; load it with {name_readers(names[-1], 'sentence')}")

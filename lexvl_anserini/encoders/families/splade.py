@@ -19,7 +19,13 @@ from lexvl_anserini.encoders.checkpoints.find import (
     resolve_inside,
 )
 from lexvl_anserini.encoders.checkpoints.naver_layout import Run, SideFiles, build_masked_lm, read_run
-from lexvl_anserini.encoders.checkpoints.sentence_layout import ABOUT_FILE, MODULES, get_class_name, read_modules
+from lexvl_anserini.encoders.checkpoints.sentence_layout import (
+    ABOUT_FILE,
+    MODULES,
+    get_class_name,
+    read_about,
+    read_modules,
+)
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
@@ -235,9 +241,7 @@ def is_padded(rows: int, count: int) -> bool:
 
 def load_sentence_transformers_sides(folder: Path, source: Source) -> dict[str, SpladeSide]:
     """The sides of a SparseEncoder folder: one chain of modules, or a Router with one chain per side."""
-    path = folder / ABOUT_FILE
-    description = read_json(path, "model description", CheckpointError) if path.is_file() else {}
-    chain = [(part.name, part.folder) for part in read_modules(folder)]
+    description, chain = read_about(folder), [(part.name, part.folder) for part in read_modules(folder)]
     prompts = description.get("prompts") or {}
     topk = description.get("max_active_dims")
     if [name for name, _ in chain] == ["Router"]:
@@ -254,7 +258,7 @@ def load_sentence_transformers_sides(folder: Path, source: Source) -> dict[str, 
         sides = dict.fromkeys(("query", "document"), load_chain_parts(chain, folder, source, topk))
     if (similarity := description.get("similarity_fn_name") or "dot") != "dot":
         expected = "an impact index adds products of weights (dot); if the model uses dot, set it there"
-        raise CheckpointError(f"{path}: similarity_fn_name {similarity!r}, but {expected}")
+        raise CheckpointError(f"{folder / ABOUT_FILE}: similarity_fn_name {similarity!r}, but {expected}")
     return {side: replace(parts, prompt=prompts.get(side) or "") for side, parts in sides.items()}
 
 

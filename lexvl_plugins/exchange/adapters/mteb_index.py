@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from scipy import sparse
+from sklearn.preprocessing import normalize
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.quantise import Quantiser
@@ -91,13 +91,12 @@ class LuceneIndex:
         self.losses.append(measure_loss(self.index, self.corpus, queries, lists))
         log.info("%s", self.losses[-1])
         if among is not None:
-            lists = [[(rows.index(row), score) for row, score in hits] for rows, hits in zip(among, lists, strict=True)]
+            candidates = [{row: place for place, row in enumerate(rows)} for rows in among]
+            lists = [[(own[row], score) for row, score in hits] for own, hits in zip(candidates, lists, strict=True)]
         return [[score for _, score in hits] for hits in lists], [[row for row, _ in hits] for hits in lists]
 
     def _normalise(self, rows: Rows) -> Rows:
         """Divides each row by its length if the similarity is the cosine."""
         if not self.cosine:
             return rows
-        lengths = np.sqrt(rows.weights.multiply(rows.weights).sum(axis=1)).A1
-        inverse = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-        return rows._replace(weights=(sparse.diags(inverse) @ rows.weights).astype(np.float32).tocsr())
+        return rows._replace(weights=normalize(rows.weights))

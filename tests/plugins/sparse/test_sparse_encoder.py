@@ -1,6 +1,7 @@
 """Any SparseEncoder folder: agreement with the families that read it too, manifests, consent to code, bad input."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,9 @@ def test_code_runs_only_where_the_environment_names_its_folder(foreign, made, tm
     assert str(foreign) in told and ref.options["code"][:16] in told
     assert ref.options["modules"] == "Transformer, SpladePooling"
     close(model.document.weights(TEXTS), 2 * load(made("splade")).document.weights(TEXTS).toarray())
+    os.mkfifo(foreign / "pipe")  # beside the code, whose digest has all files
+    assert "pipe: neither a file nor a folder" in refuse(foreign)
+    (foreign / "pipe").unlink()
     (foreign / "doubling.py").write_text((foreign / "doubling.py").read_text().replace("2 *", "3 *"))
     with pytest.raises(ArtefactError, match="has code '.*, the index was made with"):
         load_encoder_from(ref, device="cpu")
